@@ -1,0 +1,40 @@
+# `make demo` and `make test` work from a fresh clone on a machine with Python >= 3.10 and pip.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+# Ranks share two cores with each other on small machines; more threads a rank only get in each other's way.
+export OMP_NUM_THREADS = 1
+
+.PHONY: demo test check slow format clean
+
+demo: $(READY)
+	$(BIN)/python recipes/demo.py
+
+# What CI runs.
+test: check slow
+
+# The fast tier, under two minutes: style, types, and every test that is not marked slow.
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	mkdir -p .cache/types && ln -sfn "$(CURDIR)" .cache/types/pytorch_fsdp2_dcp
+	MYPYPATH=.cache/types $(BIN)/mypy --namespace-packages --explicit-package-bases \
+	  -p pytorch_fsdp2_dcp.validate -p pytorch_fsdp2_dcp.templates
+	$(BIN)/pytest -m "not slow"
+
+slow: $(READY)
+	$(BIN)/pytest -m slow
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .cache build dist *.egg-info

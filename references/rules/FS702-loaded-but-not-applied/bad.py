@@ -1,0 +1,45 @@
+"""The learning rate is loaded into a dictionary and stays there: torchrun --nproc-per-node 2 bad.py"""
+
+import shutil
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import fully_shard
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.5)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+
+    model, optimizer = build()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.param_groups[0]["lr"] = 0.25  # as a schedule would
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder[0])
+
+    model, optimizer = build()  # as a new process would
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.load({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder[0])
+
+    if dist.get_rank() == 0:
+        print(f"learning rate after the resume: {optimizer.param_groups[0]['lr']}, when it was saved: 0.25")
+        shutil.rmtree(folder[0])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The generator: its options, its templates, and the verb `generate`."""

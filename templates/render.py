@@ -1,0 +1,55 @@
+"""From answers to the text of a script."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from ..validate import header
+from ..validate.errors import UserError
+from .options import Answers, parse_mesh
+
+SCRIPT = Path(__file__).with_name("script")
+
+PROOF_ARGS = (
+    *("--steps", "8", "--checkpoint-interval", "3", "--global-batch", "8", "--micro-batch", "2", "--seq-len", "32"),
+    *("--layers", "2", "--width", "32"),
+)
+"""A run of a few seconds that accumulates gradients, drops out, and saves in the middle and at its end."""
+
+
+def version() -> str:
+    """The version of this skill, from the one place that is there in place and installed: the head of SKILL.md."""
+    match = re.search(r'^  version: "([^"]+)"$', SCRIPT.parents[1].joinpath("SKILL.md").read_text("utf-8"), re.MULTILINE)
+    assert match is not None
+    return match[1]
+
+
+def render(answers: Answers) -> str:
+    """The script for a valid set of answers. Raises UserError when jinja2 is missing."""
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise UserError("jinja2 is not installed in this environment; expected jinja2 3.1 or newer") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(SCRIPT),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Python source, not HTML
+    )
+    block = header.Header(
+        version=version(),
+        answers=answers,
+        digest="",
+        checkpoint_arg="--checkpoint-dir",
+        steps_arg="--steps",
+        proof_args=PROOF_ARGS,
+    )
+    undigested = header.render(block)
+    text = environment.get_template("train.py.jinja").render(
+        header=undigested, mesh=parse_mesh(answers["mesh"]), async_mode=answers["async_mode"]
+    )
+    return text.replace(undigested, header.render(dataclasses.replace(block, digest=header.digest(text))), 1)

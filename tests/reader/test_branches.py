@@ -1,0 +1,118 @@
+"""Conditions: which events exclude each other, and which ranks get there."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import CollectiveCalled, Loaded, Saved, Sharded, TorchSaved
+from pytorch_fsdp2_dcp.validate.trace import implied, together
+
+from .programs import IMPORTS, SHARDED, only, program
+
+SAVE = "dcp.save({'model': get_model_state_dict(model)}, checkpoint_id='c')"
+ARGUMENTS = "import argparse\nargs = argparse.ArgumentParser().parse_args()\n"
+
+
+def test_both_sides_of_an_unknown_condition_exclude_each_other() -> None:
+    trace = program(ARGUMENTS + f"if args.a:\n    {SAVE}\nelse:\n    {SAVE}\n", SHARDED)
+    one, other = trace.of(Saved)
+    assert not together(one, other)
+
+
+def test_the_same_condition_later_is_the_same_branch() -> None:
+    text = f"if args.a:\n    {SAVE}\nprint(1)\nif args.a:\n    {SAVE}\nif not args.a:\n    {SAVE}\nif args.b:\n    {SAVE}\n"
+    first, again, opposite, another = program(ARGUMENTS + text, SHARDED).of(Saved)
+    assert together(first, again) and implied(again, by=first)
+    assert not together(first, opposite)
+    assert together(first, another) and not implied(another, by=first)
+
+
+def test_what_follows_an_early_return_is_the_other_side() -> None:
+    text = f"def main():\n    if args.a:\n        {SAVE}\n        return\n    {SAVE}\nmain()\n{SAVE}\n"
+    early, late, after = program(ARGUMENTS + text, SHARDED).of(Saved)
+    assert not together(early, late)
+    assert after.when.path == ()
+
+
+def test_constant_conditions_are_decided() -> None:
+    text = f"DEBUG = False\nMODE = 'async'\nif DEBUG:\n    {SAVE}\nif MODE == 'sync':\n    {SAVE}\nif 'x' in ('x', 'y'):\n    {SAVE}\n"
+    assert only(program(text, SHARDED), Saved).when.path == ()
+
+
+def test_conditions_over_the_loop_variable_are_new_each_time() -> None:
+    trace = program(f"for step in range(9):\n    if step % 3 == 0:\n        {SAVE}\n", SHARDED)
+    first, second = trace.of(Saved)
+    assert together(first, second) and first.when.path != second.when.path
+
+
+def test_a_counter_is_not_taken_for_its_first_value() -> None:
+    trace = program(f"step = 0\nwhile step < 100:\n    step += 1\n    if step % 10 == 0:\n        {SAVE}\n", SHARDED)
+    assert len(list(trace.of(Saved))) == 2
+
+
+@pytest.mark.parametrize(
+    "setup, condition",
+    [
+        ("", "dist.get_rank() == 0"),
+        ("rank = dist.get_rank()", "rank == 0"),
+        ("rank = int(os.environ['RANK'])", "not rank"),
+        ("rank = int(os.environ.get('LOCAL_RANK', 0))", "rank < 1"),
+        ("main = dist.get_rank() == 0", "main"),
+        ("def is_main_process():\n    return not dist.is_initialized() or dist.get_rank() == 0", "is_main_process()"),
+        ("from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (2,))", "mesh.get_local_rank() == 0"),
+        ("class T:\n    def __init__(self):\n        self.rank = dist.get_rank()\nt = T()", "t.rank == 0 and args.b"),
+    ],
+)
+def test_rank_conditions_say_which_ranks(setup: str, condition: str) -> None:
+    trace = program(ARGUMENTS + f"{setup}\nif {condition}:\n    {SAVE}\n", SHARDED)
+    assert only(trace, Saved).when.only in (condition, condition.removesuffix(" and args.b"))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["dist.get_world_size() > 1", "dist.is_initialized()", "int(os.environ.get('RANK', -1)) != -1", "'RANK' in os.environ", "args.x"],
+)
+def test_conditions_that_all_ranks_answer_alike_are_no_rank_conditions(condition: str) -> None:
+    assert only(program(ARGUMENTS + f"if {condition}:\n    {SAVE}\n", SHARDED), Saved).when.only is None
+
+
+def test_the_rest_of_a_function_after_the_other_ranks_have_left() -> None:
+    text = f"def save():\n    if dist.get_rank() != 0:\n        return\n    {SAVE}\nsave()\n{SAVE}\n"
+    inside, after = program(text, SHARDED).of(Saved)
+    assert inside.when.only == "dist.get_rank() == 0" and after.when.only is None
+
+
+def test_collectives_on_both_sides_pair_up() -> None:
+    trace = program(f"rank = dist.get_rank()\nif rank == 0:\n    print(1)\n    {SAVE}\nelse:\n    {SAVE}\n", SHARDED)
+    assert [e.when.only for e in trace.of(Saved)] == [None, None]
+
+
+def test_the_barrier_idiom_pairs_up_and_a_lone_barrier_does_not() -> None:
+    text = "rank = dist.get_rank()\nif rank != 0:\n    dist.barrier()\nprint(1)\nif rank == 0:\n    dist.barrier()\n"
+    assert [e.when.only for e in program(text).of(CollectiveCalled)] == [None, None]
+    lone = only(program("if dist.get_rank() == 0:\n    dist.barrier()\n"), CollectiveCalled)
+    assert lone.op == "barrier" and lone.when.only == "dist.get_rank() == 0"
+
+
+def test_a_value_made_under_a_branch_is_there_only_on_that_branch() -> None:
+    text = f"sd = None\nif args.a:\n    sd = get_model_state_dict(model)\n    {SAVE}\nif sd is not None:\n    torch.save(sd, 'f')\n"
+    trace = program(ARGUMENTS + text, SHARDED)
+    saved, written = only(trace, Saved), only(trace, TorchSaved)
+    assert saved.when.path == written.when.path
+
+
+def test_sharding_under_a_condition_is_one_side() -> None:
+    text = "model = nn.Linear(2, 2)\nif dist.get_world_size() > 1:\n    fully_shard(model)\n"
+    assert len(only(program(text, IMPORTS), Sharded).when.path) == 1
+
+
+def test_handlers_are_a_branch_and_finally_is_not() -> None:
+    text = f"try:\n    {SAVE}\nexcept Exception:\n    dcp.load({{'m': model}}, checkpoint_id='c')\nfinally:\n    dist.barrier()\n"
+    trace = program(text, SHARDED)
+    assert only(trace, Saved).when.path == () and only(trace, CollectiveCalled).when.path == ()
+    assert len(only(trace, Loaded).when.path) == 1
+
+
+def test_match_statements_are_branches() -> None:
+    text = f"match args.mode:\n    case 'a':\n        {SAVE}\n    case 'b':\n        {SAVE}\n    case _:\n        {SAVE}\n"
+    one, two, three = program(ARGUMENTS + text, SHARDED).of(Saved)
+    assert not together(one, two) and not together(two, three)

@@ -1,0 +1,186 @@
+"""What the reader sees of models, sharding and forward."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import (
+    Compiled,
+    EntryRegistered,
+    ForwardBypassed,
+    ForwardEntered,
+    GradientsClipped,
+    Materialised,
+    ModuleBuilt,
+    OptimizerBuilt,
+    Sharded,
+    Stepped,
+)
+
+from .programs import IMPORTS, MODEL, SHARDED, only, program, traces
+
+
+@pytest.mark.parametrize(
+    "imported, called",
+    [
+        ("from torch.distributed.fsdp import fully_shard as fsdp", "fsdp"),
+        ("from torch.distributed._composable.fsdp import fully_shard as f", "f"),
+        ("import torch.distributed._composable.fsdp.fully_shard as m; shard = m.fully_shard", "shard"),
+        ("import torch.distributed.fsdp as fs; g = fs.fully_shard", "g"),
+        ("import functools; from torch.distributed.fsdp import fully_shard; h = functools.partial(fully_shard)", "h"),
+    ],
+)
+def test_an_api_is_known_by_any_name_it_is_imported_under(imported: str, called: str) -> None:
+    trace = program(f"import torch\n{imported}\nmodel = torch.nn.Linear(2, 2)\n{called}(model)\n", start="")
+    assert only(trace, Sharded).module.name == "model"
+
+
+def test_a_function_of_the_same_name_is_not_the_api() -> None:
+    trace = program("def fully_shard(m):\n    return m\nfully_shard(nn.Linear(2, 2))\n")
+    assert not list(trace.of(Sharded))
+
+
+def test_blocks_are_one_ref_that_stands_for_each_and_lies_in_the_model() -> None:
+    block, root = program("", SHARDED).of(Sharded)
+    trace = program("", SHARDED)
+    assert block.module.many and block.module.name == "model.blocks[*]"
+    assert root.module.name == "model" and root.blocks is True and block.blocks is False
+    assert trace.inside(block.module, root.module)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for b in model.blocks:\n    fully_shard(b)",
+        "for i, b in enumerate(model.blocks):\n    fully_shard(b)",
+        "for b in reversed(model.blocks):\n    fully_shard(b)",
+        "for i in range(len(model.blocks)):\n    fully_shard(model.blocks[i])",
+        "for m in model.modules():\n    if isinstance(m, Block):\n        fully_shard(m)",
+        "for name, m in model.named_modules():\n    if not isinstance(m, Block):\n        continue\n    fully_shard(m)",
+        "[fully_shard(b) for b in model.blocks]",
+        "def each(m):\n    for b in m.blocks:\n        fully_shard(b)\neach(model)",
+        "from functools import partial\nlist(map(partial(fully_shard), model.blocks))",
+    ],
+)
+def test_every_way_to_loop_over_the_blocks_shards_the_blocks_only(loop: str) -> None:
+    trace = program(f"model = Net()\n{loop}\nmodel(torch.zeros(1))", IMPORTS + MODEL)
+    modules = {e.module.name for e in trace.of(Sharded)}
+    assert modules == {"model.blocks[*]"}
+    assert all(not e.when.path for e in trace.of(Sharded))
+    assert only(trace, ForwardEntered).uncovered == ("embed.weight", "head.weight")
+
+
+def test_layers_of_a_model_whose_class_is_not_known_lie_in_it() -> None:
+    trace = program(
+        """
+        from transformers import AutoModelForCausalLM
+        model = AutoModelForCausalLM.from_pretrained("x")
+        for layer in model.model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        """
+    )
+    layer, root = trace.of(Sharded)
+    assert layer.module.many and trace.inside(layer.module, root.module)
+    assert root.blocks is True
+
+
+def test_children_of_an_unknown_model_cover_it_when_all_are_sharded() -> None:
+    (trace,) = traces(
+        """
+        from lib import make
+        def main():
+            model = make()
+            for child in model.children():
+                fully_shard(child)
+            model(1)
+        main()
+        """
+    )
+    assert only(trace, ForwardEntered).uncovered == ()
+
+
+def test_what_an_unknown_model_holds_is_not_known() -> None:
+    trace = program("from lib import make\nmodel = make()\nfor b in model.blocks:\n    fully_shard(b)\nmodel.train()\n")
+    assert only(trace, Sharded).blocks is None
+
+
+@pytest.mark.parametrize("model, blocks", [("nn.Linear(2, 2)", False), ("Net()", True), ("nn.Sequential(nn.Linear(2, 2), nn.ReLU())", False)])
+def test_blocks_tells_whether_sharding_the_root_alone_gathers_a_stack(model: str, blocks: bool) -> None:
+    assert only(program(f"m = {model}\nfully_shard(m)\n", IMPORTS + MODEL), Sharded).blocks is blocks
+
+
+def test_frozen_parameters_need_no_sharding() -> None:
+    trace = program("model = Net()\nfor b in model.blocks:\n    fully_shard(b)\nmodel.embed.requires_grad_(False)\n"
+                    "for p in model.head.parameters():\n    p.requires_grad = False\nmodel(1)\n", IMPORTS + MODEL)  # fmt: skip
+    assert only(trace, ForwardEntered).uncovered == ()
+
+
+def test_meta_is_what_the_device_context_says() -> None:
+    trace = program("with torch.device('meta'):\n    a = nn.Linear(2, 2)\nb = nn.Linear(2, 2)\na.to_empty(device='cpu')\n")
+    assert [(e.module.name, e.meta) for e in trace.of(ModuleBuilt)] == [("a", True), ("b", False)]
+    assert only(trace, Materialised).module.name == "a"
+
+
+def test_forward_is_bypassed_only_by_a_direct_call_on_a_sharded_module() -> None:
+    trace = program("model.forward(1)\nmodel.blocks[0].forward(1)\nnn.Linear(2, 2).forward(1)\nmodel(1)\n", SHARDED)
+    assert [(e.at.line, e.module.name) for e in trace.of(ForwardBypassed)] == [
+        (SHARDED.count("\n") + 1, "model"),
+        (SHARDED.count("\n") + 2, "model.blocks[*]"),
+    ]
+
+
+def test_super_forward_and_registered_methods_are_not_bypasses() -> None:
+    trace = program(
+        """
+        from torch.distributed.fsdp import register_fsdp_forward_method
+        class Wide(Net):
+            def forward(self, x):
+                return super().forward(x)
+            def generate(self, x):
+                return self(x)
+        model = Wide()
+        fully_shard(model)
+        register_fsdp_forward_method(model, "generate")
+        model(1)
+        model.generate(1)
+        """,
+        IMPORTS + MODEL,
+    )
+    assert not list(trace.of(ForwardBypassed))
+    assert only(trace, EntryRegistered).method == "generate"
+
+
+def test_modules_called_from_forward_are_not_calls_by_the_program() -> None:
+    assert [e.module.name for e in program("model(1)\n", SHARDED).of(ForwardEntered)] == ["model"]
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "model.parameters()",
+        "[p for p in model.parameters() if p.requires_grad]",
+        "filter(lambda p: p.requires_grad, model.parameters())",
+        "[{'params': [p for n, p in model.named_parameters() if 'bias' in n], 'lr': 1}, {'params': list(model.parameters())}]",
+    ],
+)
+def test_parameters_are_followed_to_their_module(parameters: str) -> None:
+    trace = program(f"model = Net()\nopt = torch.optim.Adam({parameters}, lr=1e-3)\n", IMPORTS + MODEL)
+    built = only(trace, OptimizerBuilt)
+    assert [m.name for m in built.modules] == ["model"] and built.cls == "Adam" and not built.stateless
+
+
+def test_sgd_without_momentum_has_no_state() -> None:
+    trace = program("m = nn.Linear(2, 2)\na = torch.optim.SGD(m.parameters(), lr=1)\nb = torch.optim.SGD(m.parameters(), momentum=.9)\n")
+    assert [e.stateless for e in trace.of(OptimizerBuilt)] == [True, False]
+
+
+def test_compile_and_clipping_keep_the_identity_of_the_model() -> None:
+    trace = program("model = torch.compile(model)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nmodel.compile()\n", SHARDED)
+    clipped = only(trace, GradientsClipped)
+    assert clipped.sharded and clipped.collective and clipped.modules[0].name == "model"
+    assert [e.wrapped for e in trace.of(Compiled)] == [True, False]
+
+
+def test_a_loop_is_walked_twice_and_says_so() -> None:
+    trace = program("for step in range(100):\n    model(1).sum().backward()\n    optimizer.step()\n", SHARDED)
+    assert [e.when.loop for e in trace.of(Stepped)] == [True, True]

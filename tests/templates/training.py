@@ -1,0 +1,120 @@
+"""Runs a generated script as a user does: `torchrun --nproc-per-node N -- SCRIPT ...`, and ends it in the ways it may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytorch_fsdp2_dcp.templates.options import answer
+from pytorch_fsdp2_dcp.templates.render import render
+
+TEXT = Path(__file__).resolve().parents[2] / "README.md"
+SMALL = {
+    **{"--data": str(TEXT), "--steps": "12", "--checkpoint-interval": "4", "--global-batch": "8", "--micro-batch": "2"},
+    **{"--seq-len": "32", "--layers": "2", "--width": "32"},
+}
+DEADLINE = 120  # seconds; a run takes some five
+
+
+def write_script(folder: Path, **chosen: str) -> Path:
+    """A script generated from these options."""
+    script = folder / "train.py"
+    script.write_text(render(answer(chosen)))
+    return script
+
+
+@dataclass
+class Training:
+    """One command line of one script, with a log and a checkpoint folder of its own; run it as often as needed."""
+
+    script: Path
+    folder: Path
+    ranks: int = 2
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    def command(self) -> list[str]:
+        options = {**SMALL, "--checkpoint-dir": str(self.checkpoints), "--log": str(self.log), **self.options}
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
+        return [*launcher, "--", str(self.script), *(word for pair in options.items() for word in pair)]
+
+    @contextmanager
+    def started(self) -> Iterator[subprocess.Popen[str]]:
+        """The running torchrun; whatever of it is left in the end is killed."""
+        self.folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            self.command(),
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            kill_all(process)
+            process.communicate()
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run to the end, whatever that is."""
+        with self.started() as process:
+            out, err = process.communicate(timeout=DEADLINE)
+            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def finish(self) -> list[dict[str, float]]:
+        """Run to a good end; the log, less what depends on the clock."""
+        process = self.run()
+        assert process.returncode == 0, process.stdout + process.stderr
+        return self.records()
+
+    def records(self) -> list[dict[str, float]]:
+        """The complete lines of the log, less what depends on the clock."""
+        lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
+        return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_s"} for line in lines]
+
+    def saved(self) -> list[str]:
+        """The names of the checkpoint folders, by step."""
+        return sorted((p.name for p in self.checkpoints.glob("step-*")), key=lambda name: int(name[5:]))
+
+    def wait_for_step(self, step: int, process: subprocess.Popen[str]) -> None:
+        """Return once this step is in the log."""
+        deadline = time.monotonic() + DEADLINE
+        while not any(record["step"] >= step for record in self.records()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, self.records()
+            time.sleep(0.01)
+
+
+def rank_ids(process: subprocess.Popen[str]) -> list[int]:
+    """The ids of the rank processes, rank 0 first."""
+    return sorted(_children(process.pid))
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to torchrun and every rank."""
+    if process.poll() is None:
+        for pid in [process.pid, *_children(process.pid)]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has just ended by itself
+                continue
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

@@ -1,0 +1,139 @@
+"""The verb `lint`: what it prints, how it exits, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ..commands import SKILL, assert_refused, fsdp2, fsdp2_json
+from ..schemas import LINT
+
+EARLY_OPTIMIZER = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+fully_shard(model)
+optimizer.step()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with one script in it, whose line 5 is FS401."""
+    (tmp_path / "train.py").write_text(EARLY_OPTIMIZER)
+    return tmp_path
+
+
+def test_text_starts_with_a_summary_and_shows_both_places(project: Path) -> None:
+    process = fsdp2("lint", "train.py", cwd=project)
+    summary, finding, source, other = process.stdout.splitlines()
+    assert process.returncode == 1
+    assert summary == "1 file read: 1 error"
+    assert finding.startswith("train.py:5:13: FS401 error: AdamW is built over")
+    assert source == "    5 | optimizer = torch.optim.AdamW(model.parameters())"
+    assert other == "    train.py:6: sharded here, later"
+
+
+def test_json_is_as_the_contract_says(project: Path) -> None:
+    document = fsdp2_json("lint", "train.py", cwd=project)
+    jsonschema.validate(document, LINT)
+    (finding,) = document["findings"]
+    assert (finding["code"], finding["file"], finding["line"]) == ("FS401", "train.py", 5)
+    assert (SKILL / finding["page"]).is_file()
+
+
+def test_nothing_found_is_json_too_and_exit_code_0(project: Path) -> None:
+    process = fsdp2("lint", "train.py", "--ignore", "FS4", "--format", "json", cwd=project)
+    assert process.returncode == 0
+    assert '"findings": []' in process.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--select", "FS401"], 1),
+        (["--select", "FS4"], 1),
+        (["--select", "fs4,FS6"], 1),
+        (["--select", "FS6"], 0),
+        (["--ignore", "FS401"], 0),
+        (["--exit-zero"], 0),
+    ],
+)
+def test_options_choose_the_rules_and_the_exit_code(project: Path, options: list[str], code: int) -> None:
+    assert fsdp2("lint", "train.py", *options, cwd=project).returncode == code
+
+
+def test_a_suppressed_finding_is_not_found_and_a_stale_suppression_is(project: Path) -> None:
+    accepted = EARLY_OPTIMIZER.replace("model.parameters())", "model.parameters())  # fsdp2: ignore[FS401] a test")
+    (project / "train.py").write_text(accepted)
+    assert fsdp2("lint", "train.py", cwd=project).returncode == 0
+    (project / "train.py").write_text(accepted.replace("fully_shard(model)\n", ""))
+    (finding,) = fsdp2_json("lint", "train.py", cwd=project)["findings"]
+    assert (finding["code"], finding["line"]) == ("FS001", 5)
+
+
+def test_a_suppression_counts_in_the_module_where_the_finding_is(project: Path) -> None:
+    (project / "model.py").write_text(
+        "import torch\n\n\ndef build(model):\n"
+        "    return torch.optim.AdamW(model.parameters())  # fsdp2: ignore[FS401] a test\n"
+    )
+    (project / "train.py").write_text(
+        "import torch\nfrom model import build\nfrom torch.distributed.fsdp import fully_shard\n\n"
+        "net = torch.nn.Linear(4, 4)\noptimizer = build(net)\nfully_shard(net)\noptimizer.step()\n"
+    )
+    assert fsdp2_json("lint", "train.py", cwd=project)["findings"] == []
+    (project / "model.py").write_text((project / "model.py").read_text().replace("  # fsdp2: ignore[FS401] a test", ""))
+    (finding,) = fsdp2_json("lint", "train.py", cwd=project)["findings"]
+    assert (finding["code"], finding["file"], finding["line"]) == ("FS401", "model.py", 5)
+
+
+def test_standard_input_goes_by_the_name_that_is_given(project: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, str(SKILL), "lint", "-", "--stdin-filename", "other.py"],
+        cwd=project,
+        input=EARLY_OPTIMIZER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert "other.py:5:13: FS401" in process.stdout
+
+
+def test_a_folder_counts_all_its_files(project: Path) -> None:
+    (project / "unrelated.py").write_text("print('hello')\n")
+    document = fsdp2_json("lint", ".", cwd=project)
+    assert document["files"] == 2
+    assert len(document["findings"]) == 1
+
+
+def test_a_file_that_does_not_parse_is_one_line_and_the_others_are_judged(project: Path) -> None:
+    (project / "broken.py").write_text("import torch.distributed.checkpoint\ndef f(:\n")
+    process = fsdp2("lint", "broken.py", "train.py", cwd=project)
+    assert_refused(process, "broken.py:2", "does not parse")
+    assert "FS401" in process.stdout
+
+
+def test_a_file_that_is_not_utf8_is_one_line(project: Path) -> None:
+    (project / "latin.py").write_bytes(b"# caf\xe9\n")
+    assert_refused(fsdp2("lint", "latin.py", cwd=project), "latin.py:1", "not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone.py"], "no such file or folder"),
+        (["empty"], "no Python files"),
+        (["train.py", "--select", "FS999"], "no rule has a code that begins so"),
+        (["train.py", "--ignore", "FS"], "leave no rule to judge by"),
+    ],
+)
+def test_what_cannot_be_linted_is_one_line(project: Path, arguments: list[str], words: str) -> None:
+    (project / "empty").mkdir()
+    assert_refused(fsdp2("lint", *arguments, cwd=project), words)

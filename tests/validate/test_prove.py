@@ -1,0 +1,152 @@
+"""The verb `validate` on whole scripts: what it proves, what it fails, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ..commands import SKILL, assert_refused, fsdp2
+from ..schemas import VALIDATE
+
+SCRIPTS = SKILL / "tests" / "fixtures" / "scripts"
+
+
+def validate(script: Path, *options: str, cwd: Path) -> tuple[int, dict[str, Any], str]:
+    """Exit code, proofs by name, and stderr of a run on two ranks."""
+    process = fsdp2("validate", script.name, "--format", "json", *options, cwd=cwd)
+    document = json.loads(process.stdout)
+    jsonschema.validate(document, VALIDATE)
+    return process.returncode, {proof["name"]: proof for proof in document["proofs"]}, process.stderr
+
+
+def codes(proof: dict[str, Any]) -> set[str]:
+    return {finding["code"] for finding in proof["findings"]}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A working directory that holds the scripts."""
+    return Path(shutil.copytree(SCRIPTS, tmp_path / "work"))
+
+
+def test_a_right_script_that_nobody_prepared_passes_both_proofs(place: Path) -> None:
+    code, proofs, _ = validate(place / "by_helpers.py", cwd=place)
+    assert code == 0, proofs
+    assert {proof["status"] for proof in proofs.values()} == {"pass"}
+    assert proofs["resume"]["figures"]["max_loss_difference"] == 0.0
+    assert proofs["resume"]["figures"]["steps_after_resuming"] == proofs["resume"]["figures"]["steps_expected"] > 0
+    assert not (place / "checkpoint").exists(), "a run wrote into the user's own directory"
+
+
+def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(place: Path) -> None:
+    code, proofs, _ = validate(place / "raw_skeleton.py", "--prove", "resume", cwd=place)
+    assert code == 1
+    assert proofs["resume"]["status"] == "fail"
+    assert "of optimizer state not restored" in proofs["resume"]["reason"]
+    assert proofs["resume"]["figures"]["max_loss_difference"] > 0
+
+
+def test_an_optimizer_built_before_sharding_is_seen_in_a_run(place: Path) -> None:
+    code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace", cwd=place)
+    assert (code, codes(proofs["trace"])) == (1, {"FS401"})
+
+
+def test_forward_by_name_is_seen_in_a_run(place: Path) -> None:
+    code, proofs, _ = validate(place / "forward_by_name.py", "--prove", "trace", cwd=place)
+    assert (code, codes(proofs["trace"])) == (1, {"FS403"})
+
+
+def test_the_linter_says_the_same_of_the_same_scripts() -> None:
+    found = {}
+    for script in sorted(SCRIPTS.glob("*.py")):
+        document = json.loads(fsdp2("lint", str(script), "--format", "json", cwd=SKILL).stdout)
+        found[script.stem] = {finding["code"] for finding in document["findings"]}
+    assert found == {
+        "by_helpers": set(),
+        "early_optimizer": {"FS401"},
+        "forward_by_name": {"FS403"},
+        "raw_skeleton": {"FS701"},
+    }
+
+
+PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("print('no group')\n", "never initialises a process group"),
+        (PREPARED + "dist.destroy_process_group()\n", "never saves a checkpoint"),
+        (PREPARED + "raise RuntimeError('on purpose')\n", "exits with 1: RuntimeError: on purpose"),
+        (PREPARED + "import sys; sys.exit(3)\n", "exits with 3"),
+    ],
+    ids=["no process group", "no save", "an exception", "an exit code"],
+)
+def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(script: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert_refused(fsdp2("validate", "train.py", cwd=tmp_path), "train.py", words)
+
+
+def test_a_hang_is_a_verdict_with_each_ranks_stack(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        PREPARED + "import time\n\ndef wait_for_nobody():\n"
+        "    if dist.get_rank() == 0:\n        dist.barrier()\n    time.sleep(600)\n\nwait_for_nobody()\n"
+    )
+    code, proofs, _ = validate(tmp_path / "train.py", "--prove", "trace", "--timeout", "6", cwd=tmp_path)
+    assert code == 1
+    assert proofs["trace"]["status"] == "fail"
+    assert "still running after 6 s" in proofs["trace"]["reason"]
+    assert codes(proofs["trace"]) == {"FS102"}
+    stacks = proofs["trace"]["figures"]["stacks"]
+    assert set(stacks) == {"0", "1"}
+    assert all("wait_for_nobody" in stack for stack in stacks.values())
+
+
+def test_a_script_that_saves_where_its_runs_would_meet_is_refused(place: Path, tmp_path: Path) -> None:
+    script = place / "by_helpers.py"
+    script.write_text(script.read_text().replace('PATH = "checkpoint"', f"PATH = {str(tmp_path / 'elsewhere')!r}"))
+    process = fsdp2("validate", script.name, "--prove", "resume", cwd=place)
+    assert_refused(process, "--checkpoint-arg")
+
+
+def test_the_checkpoint_flag_is_given_a_fresh_directory_each_run(place: Path) -> None:
+    script = place / "by_helpers.py"
+    script.write_text(
+        script.read_text().replace('PATH = "checkpoint"', "import sys\nPATH = sys.argv[sys.argv.index('--to') + 1]")
+    )
+    code, proofs, stderr = validate(
+        script, "--prove", "resume", "--checkpoint-arg", "--to", "--", "--to", "mine", cwd=place
+    )
+    assert code == 0, (proofs, stderr)
+    assert not (place / "mine").exists()
+
+
+def test_a_long_script_is_ended_after_the_steps_that_are_asked_for(place: Path) -> None:
+    script = place / "by_helpers.py"
+    script.write_text(script.read_text().replace("STEPS = 8", "STEPS = 10**6"))
+    code, proofs, stderr = validate(script, "--stop-after", "7", cwd=place)
+    assert code == 0, (proofs, stderr)
+    assert proofs["resume"]["figures"]["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gone.py"], "no such file"),
+        (["broken.py"], "broken.py:1: does not parse"),
+        (["latin.py"], "not UTF-8"),
+        (["good.py", "--prove", "everything"], "no such proof"),
+        (["good.py", "--nproc", "0"], "--nproc 0: expected a number above 0"),
+        (["good.py", "--timeout", "-1"], "expected a number above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(arguments: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text("raise SystemExit('it ran')\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "latin.py").write_bytes(b"# caf\xe9\n")
+    assert_refused(fsdp2("validate", *arguments, cwd=tmp_path), words)

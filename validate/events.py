@@ -1,0 +1,539 @@
+"""The vocabulary: what happens in a training program that the contract has something to say about.
+
+Both observers speak it. The reader (`reader/`) finds events by walking source; the probe (`probe/`) by watching a
+run. A rule sees
+only events, so it cannot tell who observed them unless it asks.
+
+An event is a fact of the form "at this place, in these circumstances, this was done to these objects". It carries
+identities, never
+objects, so that it can be written down as JSON in one process and judged in another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a source file; `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The identity of an object of the observed program.
+
+    `name` is how the program calls it (`model`, `model.blocks[*]`), for messages only; two refs are the same object
+    when their ids are equal.
+    `many` marks a ref that stands for each element of a collection (the reader's view of `for block in
+    model.blocks`).
+    """
+
+    id: int
+    name: str = field(compare=False)
+    many: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One undecided branch that was taken: the reader walks both sides of a condition that it cannot evaluate."""
+
+    condition: int
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """Under what conditions an event happens.
+
+    * `only`: None when every rank gets here; else which ranks do, in words (`rank == 0`, `rank 0 of 2`).
+    * `path`, `loop` (reader): the undecided branches taken to get here; whether it is inside a loop that repeats.
+    * `rank`, `step`, `finished`, `thread` (probe): the rank; optimizer steps finished before; whether the call
+      returned; False off the main thread.
+    """
+
+    only: str | None = None
+    path: tuple[Choice, ...] = ()
+    loop: bool = False
+    rank: int | None = None
+    step: int | None = None
+    finished: bool = True
+    main_thread: bool = True
+
+
+class Kind(str, enum.Enum):
+    """What a value in a checkpoint is the state of."""
+
+    MODEL = "model"
+    OPTIMIZER = "optimizer"
+    SCHEDULER = "scheduler"
+    LOADER = "loader"
+    RNG = "rng"
+    VALUE = "value"  # a plain Python value or tensor
+    UNKNOWN = "unknown"
+
+
+class Form(str, enum.Enum):
+    """How the tensors of a value lie across the ranks."""
+
+    SHARDED = "sharded"  # DTensors: each rank holds its part and knows of the whole
+    FULL = "full"  # gathered: whole tensors
+    LOCAL = "local"  # `to_local()`: a part that has forgotten the whole
+    PLAIN = "plain"  # never was sharded
+    UNKNOWN = "unknown"
+
+
+class Via(str, enum.Enum):
+    """How a value came into the dictionary that is saved or loaded."""
+
+    OBJECT = "object"  # the object itself: DCP calls its state_dict() and load_state_dict()
+    METHOD = "method"  # the program called `x.state_dict()`
+    HELPER = "helper"  # get_state_dict, get_model_state_dict, get_optimizer_state_dict
+    VALUE = "value"  # anything else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of a dictionary that is saved or loaded, once `Stateful` objects were asked for their state.
+
+    * `key`: dotted path from the top of the dictionary (`optimizer`, `train.optimizer`).
+    * `of`: the object whose state it is, where known.
+    * `aliased`: writing into the entry's tensors writes into the object (True for a sharded state dict on the same
+      device, False for a
+      gathered or offloaded copy); None where unknown. Says nothing of Python values in it, which are never aliased.
+    * `per_rank`: the value differs from rank to rank while the key does not, so that DCP keeps one rank's; None where
+      unknown.
+    """
+
+    key: str
+    kind: Kind
+    of: Ref | None = None
+    form: Form = Form.UNKNOWN
+    via: Via = Via.VALUE
+    aliased: bool | None = None
+    per_rank: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What all events have: their place in the order of the trace, where and under what circumstances they happen."""
+
+    order: int
+    at: Location
+    when: Circumstances = Circumstances()
+
+    @property
+    def collective(self) -> bool:
+        """Whether every rank of the group must do this together, or those that do wait for ever."""
+        return False
+
+
+# --- launch, groups, meshes ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInitialised(Event):
+    """`init_process_group`.
+
+    `backend` as written, None when omitted or unknown; `device_bound` when `device_id=` was given.
+    """
+
+    backend: str | None
+    device_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSet(Event):
+    """The process chose its accelerator (`torch.cuda.set_device`, `torch.accelerator.set_device_index`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorUsed(Event):
+    """Something was put on the accelerator (`.cuda()`, `.to("cuda")`, `device="cuda:1"`), which initialises it.
+
+    From then on a mesh no longer sets the device. Emitted by the reader only.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshCreated(Event):
+    """`init_device_mesh` or `DeviceMesh(...)`. `shape` holds None for a size that is not known."""
+
+    mesh: Ref
+    device_type: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    dims: tuple[str, ...] | None = None
+
+    @property
+    def collective(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCreated(Event):
+    """`dist.new_group`: every rank of the world must call it, members or not."""
+
+    group: Ref
+    backend: str | None = None
+
+    @property
+    def collective(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCalled(Event):
+    """A collective that the program itself calls: a `torch.distributed` function, or `DTensor.full_tensor`."""
+
+    op: str
+    group: Ref | None = None
+
+    @property
+    def collective(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDestroyed(Event):
+    """`destroy_process_group`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalHandled(Event):
+    """`signal.signal` installed a handler."""
+
+    signum: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exited(Event):
+    """The end of the program. `code` is the exit status; negative for a signal, None for the reader."""
+
+    code: int | None = None
+    error: str | None = None  # the exception that ended it, as `Type: message`
+
+
+# --- the model ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleBuilt(Event):
+    """An `nn.Module` was constructed. `meta` when on the meta device, None where unknown."""
+
+    module: Ref
+    cls: str
+    meta: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharded(Event):
+    """`fully_shard(module)` was called (whether or not it then raised).
+
+    `blocks`: the module holds a sequence of at least two composite blocks of one class, in which its parameters lie;
+    None where unknown.
+    """
+
+    module: Ref
+    mesh: Ref | None = None
+    blocks: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialised(Event):
+    """`module.to_empty(...)`."""
+
+    module: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled(Event):
+    """`torch.compile(module)` (`wrapped`: the program holds another object now) or `module.compile()`."""
+
+    module: Ref
+    wrapped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRegistered(Event):
+    """`register_fsdp_forward_method(module, name)`."""
+
+    module: Ref
+    method: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardEntered(Event):
+    """A module was called by the program, not by another module.
+
+    `sharded`: it, or something inside it, is an FSDP module. `uncovered`: names of trainable parameters in it that no
+    sharded module
+    manages; None where unknown.
+    """
+
+    module: Ref
+    sharded: bool = False
+    uncovered: tuple[str, ...] | None = None
+
+    @property
+    def collective(self) -> bool:
+        return self.sharded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBypassed(Event):
+    """`forward` (or a method that leads to it) of a sharded module ran without the hooks that `module(...)` runs."""
+
+    module: Ref
+    method: str = "forward"
+
+
+# --- the loop ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerBuilt(Event):
+    """`modules`: those whose parameters it was given.
+
+    `stateless`: it keeps no state by construction (SGD without momentum).
+    """
+
+    optimizer: Ref
+    cls: str
+    modules: tuple[Ref, ...] = ()
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerBuilt(Event):
+    """A learning-rate scheduler over an optimizer."""
+
+    scheduler: Ref
+    optimizer: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backward(Event):
+    """`loss.backward()`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSyncSet(Event):
+    """`module.set_requires_gradient_sync(on)`."""
+
+    module: Ref
+    on: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsClipped(Event):
+    """`clip_grad_norm_` over the parameters of `modules`; a collective when these are sharded."""
+
+    modules: tuple[Ref, ...] = ()
+    sharded: bool = False
+
+    @property
+    def collective(self) -> bool:
+        return self.sharded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped(Event):
+    """`optimizer.step()`."""
+
+    optimizer: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsCleared(Event):
+    """`zero_grad()` of an optimizer or a module."""
+
+    of: Ref
+
+
+# --- state ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTaken(Event):
+    """A state dict was made from the objects `of`; `state` is the dictionary.
+
+    `full` and `offload` are the options of the helper functions; False for `x.state_dict()`.
+    """
+
+    of: tuple[Ref, ...]
+    state: Ref
+    via: Via
+    full: bool | None = False
+    offload: bool | None = False
+
+    @property
+    def collective(self) -> bool:
+        return self.full is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateApplied(Event):
+    """A state dict was given to the objects `to` (`load_state_dict`, `set_state_dict` and its kin)."""
+
+    to: tuple[Ref, ...]
+    state: Ref | None = None
+    via: Via = Via.METHOD
+    full: bool | None = False
+
+    @property
+    def collective(self) -> bool:
+        return self.via is Via.HELPER and self.full is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checkpointed(Event):
+    """What saves and loads by DCP have in common.
+
+    `target` is the directory as far as it is known. `entries` is None where the observer could not see into the
+    dictionary. `group` is the process
+    group passed, None for the default one; `alone` when DCP was told not to coordinate (`no_dist=True`).
+    """
+
+    target: str | None = None
+    entries: tuple[Entry, ...] | None = None
+    group: Ref | None = None
+    alone: bool = False
+
+    @property
+    def collective(self) -> bool:
+        return not self.alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(_Checkpointed):
+    """`dcp.save`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncSaved(_Checkpointed):
+    """`dcp.async_save`; `future` is what it returned (the future of the upload, where it returned two)."""
+
+    future: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited(Event):
+    """The program learned that an asynchronous save has ended: `result()`, `exception()`, `wait()`, true `done()`."""
+
+    future: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(_Checkpointed):
+    """`dcp.load` into the dictionary `state`."""
+
+    state: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSaved(Event):
+    """`torch.save`; `entries` as for a DCP save, None where the observer could not see into the object."""
+
+    target: str | None = None
+    entries: tuple[Entry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchLoaded(Event):
+    """`torch.load`."""
+
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryRemoved(Event):
+    """`shutil.rmtree`."""
+
+    target: str | None = None
+
+
+# --- the limits of the observer ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escaped(Event):
+    """The object went where the observer cannot follow (into an unread library, back to an unknown caller).
+
+    From here on anything may have been done to it, and a rule that would blame an omission must stay silent.
+    """
+
+    of: Ref
+
+
+Origin = Literal["reader", "probe"]
+
+EVENTS: dict[str, type[Event]] = {
+    cls.__name__: cls
+    for cls in list(globals().values())
+    if isinstance(cls, type) and issubclass(cls, Event) and not cls.__name__.startswith("_")
+}
+
+
+# --- writing events down ---
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as plain JSON values, its class under `event`; fields at their default are left out."""
+    return {"event": type(event).__name__, **_plain(event)}
+
+
+def from_json(record: dict[str, Any]) -> Event:
+    """The inverse of `to_json`. Raises KeyError for a class or field that the vocabulary does not have."""
+    fields = dict(record)
+    event = _typed(fields, EVENTS[fields.pop("event")])
+    assert isinstance(event, Event)
+    return event
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: _plain(v)
+            for f in dataclasses.fields(value)
+            if (v := getattr(value, f.name)) != f.default or f.default is dataclasses.MISSING
+        }
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    if value is None:
+        return None
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        (hint,) = (h for h in typing.get_args(hint) if h is not type(None))
+        return _typed(value, hint)
+    if origin is tuple:
+        return tuple(_typed(v, typing.get_args(hint)[0]) for v in value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = _hints(hint)
+        return hint(**{name: _typed(v, hints[name]) for name, v in value.items()})
+    return value

@@ -1,0 +1,70 @@
+"""Process trees on Linux: who descends from whom, and how to end them all."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that forked it is gone."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that none can get out of sight."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below `pid`, zombies left out."""
+    children: dict[int, list[int]] = {}
+    zombies = set[int]()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # ended meanwhile
+        children.setdefault(int(parent), []).append(int(entry.name))
+        if state in "ZX":
+            zombies.add(int(entry.name))
+    found, todo = list[int](), [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return [p for p in found if p not in zombies]
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill every process below `pid`, however fast they fork; `pid` must adopt orphans and be alive."""
+    while below := descendants(pid):
+        for victim in below:
+            try:
+                os.kill(victim, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.005)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill `pid`, which adopts orphans and is not reaped yet, and all that is below it."""
+    try:
+        os.kill(pid, signal.SIGSTOP)  # so that it neither ends nor starts anything while its descendants go
+        kill_descendants(pid)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,160 @@
+"""One rank: a shepherd that notes how it ends, and its child, in which the script runs as `python script.py` would."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import io
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import types
+import weakref
+from importlib.machinery import SourceFileLoader
+from multiprocessing import process
+from pathlib import Path
+from typing import NoReturn
+
+from .places import Settings, write_whole
+from .processes import die_with_parent
+
+STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a rank for its stacks; a real-time signal that no library is known to use
+MAIN_PROCESS = multiprocessing.current_process()  # of the interpreter that imports this, before any fork
+ERROR_LIMIT = 2000  # characters kept of the message of the exception that ends a rank
+
+
+def shepherd(settings_path: Path, forward: bool) -> int:
+    """Fork the rank, wait for it, note its exit status for the launcher and return it (negative for a signal).
+
+    A process cannot write down how a signal ended it, and torchrun does not say of each rank, so its parent must.
+    `forward` passes SIGTERM on to the rank; under torchrun the whole process group gets it anyway.
+    """
+    settings = Settings.read(settings_path)
+    rank = int(os.environ["RANK"])
+    pid = os.fork()
+    if pid == 0:
+        _become(settings, rank)
+
+    def pass_on(signum: int, _frame: object) -> None:
+        if forward:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
+
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, pass_on)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    write_whole(settings.places.ended(rank), str(code))
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as the rank ended."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has dumped its own
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(max(code, 0))
+
+
+def _become(settings: Settings, rank: int) -> NoReturn:
+    """Turn this fork into a process that looks freshly started, and run the script in it."""
+    try:
+        die_with_parent()
+        _forget_parents()
+        _own_streams(settings.places.log(rank))
+        os.chdir(settings.cwd)
+        stack = os.open(settings.places.stack(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        from ..probe.install import install  # imports torch, which a shepherd has no need of
+
+        observer = install(settings, rank)
+        faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
+        write_whole(settings.places.begun(rank), str(os.getpid()))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    code, error = _run(settings)
+    observer.exited(code, error)
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    ctypes.pythonapi.Py_Exit(code)  # joins threads, runs atexit handlers and finalises, as at the end of a script
+    raise AssertionError("Py_Exit returned")
+
+
+def _forget_parents() -> None:
+    """Undo what a fork inherits and a fresh interpreter has not; under torchrun there is little."""
+    default = {signal.SIGINT: signal.default_int_handler, signal.SIGPIPE: signal.SIG_IGN, signal.SIGXFSZ: signal.SIG_IGN}
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):  # the C library keeps two real-time signals for itself
+            signal.signal(signum, default.get(signum, signal.SIG_DFL))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # they guard the parents' objects
+        finalizer.detach()
+    process._parent_process = None  # type: ignore[attr-defined]
+    process._current_process = MAIN_PROCESS  # type: ignore[attr-defined]
+    process._children = set()  # type: ignore[attr-defined]
+    threading.current_thread().name = "MainThread"
+    assert multiprocessing.parent_process() is None
+    random.seed()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()  # its generator is seeded when it is imported, which the ranks then share
+
+
+def _own_streams(log: Path) -> None:
+    """Write stdout and stderr to one file, unbuffered as under torchrun, and read nothing from stdin."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(number, "w", closefd=False)
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]
+        stream.mode = "w"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(settings: Settings) -> tuple[int, str | None]:
+    """Run the script as the real `__main__`; returns its exit status and the exception that ended it, if one did."""
+    script = settings.script
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=os.path.abspath(script),
+        __builtins__=__builtins__,
+        __loader__=SourceFileLoader("__main__", script),
+        __cached__=None,
+    )
+    sys.modules["__main__"] = main  # stays there: spawned children of the script look for its file
+    sys.argv = [script, *settings.args]
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    try:
+        code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+        exec(code, main.__dict__)  # noqa: S102 - to run the user's script is what this is for
+    except SystemExit as leaving:
+        return _exit_status(leaving), None
+    except BaseException as error:
+        own = error.__traceback__
+        sys.excepthook(type(error), error, own.tb_next if own is not None else None)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        return code, f"{type(error).__name__}: {error}"[:ERROR_LIMIT]
+    return 0, None
+
+
+def _exit_status(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,50 @@
+"""The warm parent: imports torch once, then forks every job that it is asked for.
+
+It speaks JSON lines: a request `{"settings": path, "env": {...}}` on stdin; on stdout `{"ready": true}`, then for
+each job `{"pid": leader}` when it has started and `{"ended": leader}` when it is over. It ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from .leader import fork_leader
+from .places import Settings
+from .processes import die_with_parent
+
+
+def serve() -> None:
+    """Answer requests until stdin ends."""
+    die_with_parent()
+    requests, replies = os.fdopen(os.dup(0)), os.dup(1)
+    os.set_inheritable(replies, False)
+    os.dup2(2, 1)  # what an import prints must not be taken for a reply
+
+    from . import elastic  # imports torch
+    from ..probe import install  # noqa: F401 - so that no rank has to
+
+    def reply(**message: object) -> None:
+        os.write(replies, (json.dumps(message) + "\n").encode())
+
+    reply(ready=True)
+    for line in iter(requests.readline, ""):
+        request = json.loads(line)
+        settings_path = Path(request["settings"])
+        settings = Settings.read(settings_path)
+
+        def body(settings: Settings = settings, path: Path = settings_path, env: dict[str, str] = request["env"]) -> None:
+            requests.close()
+            os.close(replies)
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(settings.cwd)
+            elastic.launch(settings, path)
+
+        pid = fork_leader(body, settings.places.agent_log)
+        reply(pid=pid)
+        os.waitpid(pid, 0)
+        reply(ended=pid)
+    sys.exit(0)

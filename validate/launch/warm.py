@@ -1,0 +1,116 @@
+"""Ranks forked from a parent that has torch imported: the same run as under torchrun, without its seconds of imports."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import weakref
+from typing import Any
+
+from ..errors import UserError
+from .job import Job, Run
+from .places import prepare
+from .torchrun import BOOT, THREADS, environment
+from .watch import watch
+
+IMPORT_LIMIT = 180.0  # seconds for the parent to import torch, on a busy machine
+
+
+class WarmLauncher:
+    """Asks the warm parent, which all launchers of this process share, to fork each job."""
+
+    name = "warm"
+
+    def run(self, job: Job) -> Run:
+        places = prepare(job)
+        parent = _parent()
+        parent.send({"settings": str(places.settings), "env": environment(job)})
+        return watch(job, places, _Forked(parent))
+
+
+class _Parent:
+    """The process that runs `server.py`, and the lines exchanged with it."""
+
+    def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, str(BOOT), "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={THREADS: "1", **os.environ},
+            start_new_session=True,  # an interrupt from the terminal is for this process to handle
+        )
+        self._pending = b""
+        weakref.finalize(self, _stop, self._process)
+        if "ready" not in (self.receive(IMPORT_LIMIT) or {}):
+            raise UserError("the warm parent did not start within its time; try --launcher torchrun")
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write((json.dumps(message) + "\n").encode())
+        self._process.stdin.flush()
+
+    def receive(self, wait: float) -> dict[str, Any] | None:
+        """The next line from the parent, None when there is none within `wait` seconds."""
+        assert self._process.stdout is not None
+        while b"\n" not in self._pending:
+            if not select.select([self._process.stdout], [], [], wait)[0]:
+                return None
+            if not (data := os.read(self._process.stdout.fileno(), 65536)):
+                raise UserError(f"the warm parent ended: {self._last_words()}; expected torch to import")
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+class _Forked:
+    """A leader that is a child of the warm parent."""
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+        started = parent.receive(IMPORT_LIMIT)
+        assert started is not None
+        self.pid: int = started["pid"]
+        self._ended = False
+
+    def over(self, wait: float) -> bool:
+        if not self._ended:
+            self._ended = "ended" in (self._parent.receive(wait) or {})
+        return self._ended
+
+
+@functools.cache
+def _only_parent() -> list[_Parent]:
+    return []
+
+
+def _parent() -> _Parent:
+    held = _only_parent()
+    if held and not held[0].alive:
+        held.clear()
+    if not held:
+        held.append(_Parent())
+    return held[0]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    process.wait()

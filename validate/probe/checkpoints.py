@@ -1,0 +1,199 @@
+"""Hooks on checkpoints: DCP's saves and loads, the futures of asynchronous ones, `torch.save`, removed directories."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import shutil
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+
+from ..events import (
+    AsyncSaved,
+    Awaited,
+    DirectoryRemoved,
+    Event,
+    Loaded,
+    Saved,
+    TorchLoaded,
+    TorchSaved,
+)
+from .entries import Reader
+from .groups import group_ref
+from .identity import Objects
+from .observer import Call, Handler, Observer
+
+
+@dataclass
+class _Underway:
+    """A DCP call that the program made, until what it saves or loads is known: the event is written then."""
+
+    event: type[Event]
+    call: Call
+    fields: dict[str, Any] = field(default_factory=dict)
+    order: int | None = None
+
+
+class Futures:
+    """The asynchronous saves that were started."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._futures = Objects()
+
+    def start(self, future: Future[Any]) -> None:
+        """Keep an eye on the future of a save."""
+        self._futures.set(future, True)
+
+    def tracked(self, future: object) -> bool:
+        """Whether this is the future of a save."""
+        return self._futures.get(future) is not None
+
+    def await_all(self) -> None:
+        """Wait until no save is in flight."""
+        concurrent.futures.wait([future for future, _ in self._futures.items()])
+
+
+def install(observer: Observer, reader: Reader, futures: Futures) -> None:
+    """Hook what this module is about."""
+    here = threading.local()
+
+    def write(underway: _Underway, expanded: Any) -> None:
+        """Write the event of a DCP call, with the state that DCP got from the objects it was given."""
+        if underway.order is not None:
+            return
+        call = underway.call
+        group = call["process_group"]
+        saves = underway.event is not Loaded
+        contents = reader.read(call["state_dict"], expanded, call.frame, compare=saves)
+        underway.order = observer.emit(
+            underway.event,
+            call.frame,
+            target=_target(call),
+            entries=contents.entries,
+            group=group_ref(observer, group),
+            alone=bool(call["no_dist"]) or not torch.distributed.is_initialized(),
+            **underway.fields,
+        )
+        observer.entered(underway.order)
+        if contents.digests:
+            observer.recorder.write({"note": "digests", "order": underway.order, "of": contents.digests})
+
+    def calling(event: type[Event], call: Call, **fields: Any) -> Handler:
+        outer = getattr(here, "underway", None)
+        here.underway = underway = _Underway(event, call, fields)
+        try:
+            yield
+        finally:
+            here.underway = outer
+            write(underway, call["state_dict"])  # it failed before it got anywhere, or this torch expands elsewhere
+        assert underway.order is not None
+        observer.returned(underway.order)
+
+    def saved(call: Call) -> Handler:
+        yield from calling(Saved, call)
+
+    def async_saved(call: Call) -> Handler:
+        ref = observer.identities.new("future")
+        steps = calling(AsyncSaved, call, future=ref)
+        next(steps)
+        try:
+            result = yield
+        except GeneratorExit:
+            steps.close()
+            raise
+        future = getattr(result, "upload_completion", result)
+        observer.identities.bind(future, ref)
+        futures.start(future)
+        next(steps, None)
+
+    def loaded(call: Call) -> Handler:
+        state = call["state_dict"]
+        ref = observer.ref(state, call.frame, "state") if isinstance(state, dict) else None
+        yield from calling(Loaded, call, state=ref)
+
+    def save_expanded(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
+        expanded = yield
+        if (underway := getattr(here, "underway", None)) is not None:
+            write(underway, expanded)
+
+    def load_expanded(call: Call) -> Handler:
+        if (underway := getattr(here, "underway", None)) is not None:
+            write(underway, call["state_dict"])
+        yield
+
+    def resulted(call: Call) -> Handler:
+        future = call.args[0]
+        if not futures.tracked(future):
+            yield
+            return
+        ref = observer.identities.of(future, "future")
+        try:
+            yield
+        finally:
+            if future.done():
+                observer.emit(Awaited, call.frame, future=ref)
+
+    def asked(call: Call) -> Handler:
+        done = yield
+        if done and futures.tracked(call.args[0]):
+            observer.emit(Awaited, call.frame, future=observer.identities.of(call.args[0], "future"))
+
+    def waited(call: Call) -> Handler:
+        given = list(call["fs"])
+        call.args = (given, *call.args[1:]) if call.args else call.args
+        if not call.args:
+            call.kwargs["fs"] = given
+        yield
+        for future in given:
+            if futures.tracked(future) and future.done():
+                observer.emit(Awaited, call.frame, future=observer.identities.of(future, "future"))
+
+    def torch_saved(call: Call) -> Handler:
+        saved = call["obj"]
+        contents = reader.read(saved, saved, call.frame, compare=False)
+        observer.emit(TorchSaved, call.frame, target=_file(call["f"]), entries=contents.entries)
+        yield
+
+    def torch_loaded(call: Call) -> Handler:
+        observer.emit(TorchLoaded, call.frame, target=_file(call["f"]))
+        yield
+
+    def removed(call: Call) -> Handler:
+        observer.emit(DirectoryRemoved, call.frame, target=_file(call.args[0] if call.args else call["path"]))
+        yield
+
+    observer.wrap([dcp, state_dict_saver], "save", saved)
+    observer.wrap([dcp, state_dict_saver], "async_save", async_saved)
+    observer.wrap([dcp, state_dict_loader], "load", loaded)
+    observer.wrap([state_dict_saver], "_stateful_to_state_dict", save_expanded, by_program=False)
+    observer.wrap([state_dict_loader], "_load_state_dict", load_expanded, by_program=False)
+    observer.wrap([Future], "result", resulted)
+    observer.wrap([Future], "exception", resulted)
+    observer.wrap([Future], "done", asked)
+    observer.wrap([concurrent.futures, concurrent.futures._base], "wait", waited)
+    observer.wrap([torch], "save", torch_saved)
+    observer.wrap([torch], "load", torch_loaded)
+    observer.wrap([shutil], "rmtree", removed)
+
+
+def _target(call: Call) -> str | None:
+    if (given := call["checkpoint_id"]) is not None:
+        return _file(given)
+    storage = call["storage_writer"] or call["storage_reader"]
+    path = getattr(storage, "checkpoint_id", None) or getattr(storage, "path", None)
+    return None if path is None else _file(path)
+
+
+def _file(given: Any) -> str | None:
+    if isinstance(given, (str, os.PathLike)):
+        path = os.fspath(given)
+        return path if isinstance(path, str) else os.fsdecode(path)
+    name = getattr(given, "name", None)
+    return name if isinstance(name, str) else None

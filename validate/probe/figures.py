@@ -1,0 +1,50 @@
+"""What a proof compares: figures of each optimizer step, by rank. The probe takes them in `measure.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..launch.job import Run
+from ..launch.places import Places
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One rank after one optimizer step; digests are CRC-32 of the bytes of the rank's own part of a tensor.
+
+    * `step`: optimizer steps done in this process. Step 0 is the state before the first one: what a resume restored.
+    * `losses`: the value of each root of a backward pass since the step before.
+    * `grad_norm_sq`: the sum of squares of the rank's own gradients that the step consumed, in float64; 0.0 when there
+      were none.
+    * `lrs`: the learning rate of each parameter group with which the step was taken.
+    * `params`, `optimizer`: digests by FQN, and by FQN and key (`weight.exp_avg`).
+    * `rng`: digest of the state of torch's CPU generator.
+    """
+
+    step: int
+    losses: list[float]
+    grad_norm_sq: float
+    lrs: list[float]
+    params: dict[str, int]
+    optimizer: dict[str, int]
+    rng: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+def figures(run: Run, rank: int) -> list[StepFigures]:
+    """The figures of one rank in the order of its steps, step 0 first; empty when it never stepped."""
+    path = Places(run.records.parent).records(rank)
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        if record.get("note") == "figures":
+            found.append(StepFigures(**record["figures"]))
+    return found

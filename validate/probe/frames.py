@@ -1,0 +1,87 @@
+"""Where the program is: the innermost frame that is neither torch's, nor the standard library's, nor ours."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from ..events import Location
+
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
+_INSTALLED = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
+
+
+@functools.cache
+def _ours(file: str) -> bool:
+    return file.startswith(_OURS)
+
+
+@functools.cache
+def programs(file: str) -> bool:
+    """Whether code in this file belongs to the program or to a library other than torch."""
+    if file.startswith((_OURS, _TORCH, "<")):
+        return False
+    return file.startswith(_INSTALLED) or not file.startswith(_STDLIB)
+
+
+def caller() -> FrameType | None:
+    """The frame that called into our wrapper."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def called_by_program() -> bool:
+    """Whether the program itself called our wrapper, rather than torch or the standard library on its behalf."""
+    frame = caller()
+    return frame is not None and programs(frame.f_code.co_filename)
+
+
+def program_frame(building: object = None) -> FrameType | None:
+    """The program's innermost frame; with `building`, outside of the `__init__` of that object."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if programs(code.co_filename) and not (
+            building is not None
+            and code.co_name == "__init__"
+            and code.co_varnames
+            and frame.f_locals.get(code.co_varnames[0]) is building
+        ):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+class Places:
+    """Turns frames into locations, with files as the user would write them: relative to where the program started."""
+
+    def __init__(self, cwd: str) -> None:
+        self._cwd = os.path.realpath(cwd)
+        self._shown: dict[str, str] = {}
+
+    def of(self, frame: FrameType | None) -> Location:
+        """The place that a frame is at."""
+        if frame is None:
+            return Location("<unknown>", 1)
+        file = frame.f_code.co_filename
+        if file not in self._shown:
+            path = os.path.realpath(os.path.join(self._cwd, file))
+            self._shown[file] = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
+        return Location(self._shown[file], frame.f_lineno or 1)
+
+
+def variable(frame: FrameType | None, value: object) -> str | None:
+    """The name that the program has for an object at this place, None where it has none."""
+    if frame is None:
+        return None
+    return next((name for name, held in list(frame.f_locals.items()) if held is value and name[0] != "_"), None)

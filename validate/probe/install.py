@@ -1,0 +1,26 @@
+"""Puts the hooks in place, before the script is run."""
+
+from __future__ import annotations
+
+from ..launch.places import Settings
+from . import checkpoints, groups, loop, sharding, states
+from .entries import Reader
+from .measure import Meter
+from .modules import Modules
+from .observer import Observer
+
+
+def install(settings: Settings, rank: int) -> Observer:
+    """Start observing this process as one rank of a job."""
+    observer = Observer(settings, rank)
+    modules = Modules(observer)
+    taken = states.Taken()
+    reader = Reader(observer, modules, taken)
+    futures = checkpoints.Futures(observer)
+    forwards = sharding.Forwards(observer, modules)
+    groups.install(observer)
+    sharding.install(observer, modules, forwards)
+    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader)
+    states.install(observer, modules, taken)
+    checkpoints.install(observer, reader, futures)
+    return observer

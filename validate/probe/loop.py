@@ -1,0 +1,124 @@
+"""Hooks on the training loop: optimizers, schedulers, backward, clipping, steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..events import (
+    Backward,
+    GradientsCleared,
+    GradientsClipped,
+    OptimizerBuilt,
+    SchedulerBuilt,
+    Stepped,
+)
+from .entries import Reader
+from .frames import program_frame
+from .measure import Meter
+from .modules import Modules
+from .observer import Call, Handler, Observer
+from .sharding import Forwards
+from .states import scheduler_classes
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All parameters that an optimizer was given."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def install(observer: Observer, modules: Modules, forwards: Forwards, meter: Meter, reader: Reader) -> None:
+    """Hook what this module is about."""
+    clipped_before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+
+    def optimizer_built(call: Call) -> Handler:
+        yield
+        optimizer = call.args[0]
+        reader.optimizer(optimizer)
+        frame = program_frame(building=optimizer)
+        refs = tuple(modules.ref(m, frame) for m in modules.owning(parameters_of(optimizer)))
+        plain = type(optimizer) is torch.optim.SGD and all(not g.get("momentum") for g in optimizer.param_groups)
+        ref = observer.ref(optimizer, frame, type(optimizer).__name__)
+        observer.emit(OptimizerBuilt, frame, optimizer=ref, cls=type(optimizer).__name__, modules=refs, stateless=plain)
+
+    def scheduler_built(call: Call) -> Handler:
+        yield
+        scheduler = call.args[0]
+        if observer.identities.known(scheduler) is not None:
+            return  # the constructor of a subclass, whose base class has reported it
+        frame = program_frame(building=scheduler)
+        optimizer = getattr(scheduler, "optimizer", None)
+        observer.emit(
+            SchedulerBuilt,
+            frame,
+            scheduler=observer.ref(scheduler, frame, type(scheduler).__name__),
+            optimizer=None if optimizer is None else observer.ref(optimizer, frame, type(optimizer).__name__),
+        )
+
+    def backward(call: Call) -> Handler:
+        forwards.forget_call()
+        observer.emit(Backward, call.frame)
+        meter.backward(call.args[0] if call.args else call["tensors"])
+        yield
+
+    def clipped(call: Call) -> Handler:
+        given = call["parameters"]
+        if given is None:
+            yield
+            return
+        listed = [given] if isinstance(given, torch.Tensor) else list(given)
+        if call.args:  # a generator is used up by listing it
+            call.args = (listed, *call.args[1:])
+        else:
+            call.kwargs["parameters"] = listed
+        key = (len(listed), id(listed[0]), id(listed[-1])) if listed else (0, 0, 0)
+        if key not in clipped_before:
+            clipped_before[key] = tuple(modules.ref(m, call.frame) for m in modules.owning(listed))
+        sharded = any(isinstance(p, DTensor) for p in listed)
+        order = observer.emit(GradientsClipped, call.frame, modules=clipped_before[key], sharded=sharded)
+        if sharded:
+            observer.entered(order)
+        yield
+        if sharded:
+            observer.returned(order)
+
+    def cleared(call: Call) -> Handler:
+        of = call.args[0]
+        ref = modules.ref(of, call.frame) if isinstance(of, nn.Module) else observer.ref(of, call.frame, "optimizer")
+        observer.emit(GradientsCleared, call.frame, of=ref)
+        yield
+
+    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+        if not observer.recorder.own or torch.compiler.is_compiling():
+            return
+        try:
+            meter.before_step(optimizer)
+            frame = program_frame()
+            observer.emit(Stepped, frame, optimizer=observer.ref(optimizer, frame, type(optimizer).__name__))
+        except Exception:
+            observer.failed()
+
+    def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+        if not observer.recorder.own or torch.compiler.is_compiling():
+            return
+        try:
+            meter.after_step(optimizer)
+        except Exception:
+            observer.failed()
+
+    observer.wrap([Optimizer], "__init__", optimizer_built, by_program=False)
+    for cls in scheduler_classes():
+        if "__init__" in vars(cls):
+            observer.wrap([cls], "__init__", scheduler_built, by_program=False)
+    observer.wrap([torch.Tensor], "backward", backward)
+    observer.wrap([torch.autograd], "backward", backward)
+    observer.wrap([nn.utils, nn.utils.clip_grad], "clip_grad_norm_", clipped)
+    observer.wrap([Optimizer], "zero_grad", cleared)
+    observer.wrap([nn.Module], "zero_grad", cleared)
+    register_optimizer_step_pre_hook(before_step)
+    register_optimizer_step_post_hook(after_step)

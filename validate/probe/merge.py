@@ -1,0 +1,246 @@
+"""Makes traces of what the ranks of a run wrote, with what can only be said by comparing them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..events import AsyncSaved, Entry, Event, Location, Saved, from_json
+from ..launch.job import RankEnd, Run
+from ..launch.places import Places
+from ..trace import Note, Trace
+
+STUCK = 0.2  # part of the deadline for which a rank must have stood in a collective to count as stuck in it
+STUCK_SECONDS = 1.0  # and at least so long
+
+
+@dataclass
+class _Record:
+    """What one rank wrote, sorted out."""
+
+    events: dict[int, dict[str, Any]] = field(default_factory=dict)
+    entered: dict[int, float] = field(default_factory=dict)  # order: when, on the machine's monotonic clock
+    returned: set[int] = field(default_factory=set)
+    digests: dict[int, dict[str, int]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
+    partial: set[int] = field(default_factory=set)  # groups that not all ranks belong to
+    failures: list[str] = field(default_factory=list)
+
+
+def merge(run: Run) -> tuple[Trace, ...]:
+    """One trace a rank, in the order of ranks. Events that not all ranks reach are marked (`when.only`)."""
+    places = Places(run.records.parent)
+    records = [_read(places.records(end.rank)) for end in run.ends]
+    events = [_events(record) for record in records]
+    _mark_per_rank(records, events)
+    _mark_alone(run, records, events)
+    return tuple(
+        Trace(
+            origin="probe",
+            events=tuple(events[end.rank]),
+            holders=_holders(record),
+            notes=tuple(Note(Location("<probe>", 1), text) for text in record.failures),
+            ended=_ended(end, record),
+            ranks=len(run.ends),
+        )
+        for end, record in zip(run.ends, records, strict=True)
+    )
+
+
+def _read(path: Path) -> _Record:
+    record = _Record()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        fields = json.loads(line)
+        match fields.get("note"):
+            case None:
+                record.events[fields["order"]] = fields
+            case "entered":
+                record.entered[fields["order"]] = fields["time"]
+            case "returned":
+                record.returned.add(fields["order"])
+            case "digests":
+                record.digests[fields["order"]] = fields["of"]
+            case "name":
+                record.names.setdefault(fields["id"], fields["name"])
+            case "held":
+                record.edges += [(inner, outer, name) for inner, outer, name in fields["edges"]]
+            case "group":
+                record.partial.add(fields["id"])
+            case "failure":
+                record.failures.append(fields["text"])
+    return record
+
+
+def _events(record: _Record) -> list[Event]:
+    """The events in order, each ref under the best name known, and calls that never returned marked so."""
+    names = _Names(record)
+    events = []
+    for order in sorted(record.events):
+        fields = _renamed(record.events[order], names)
+        event = from_json(fields)
+        if order in record.entered and order not in record.returned:
+            event = dataclasses.replace(event, when=dataclasses.replace(event.when, finished=False))
+        events.append(event)
+    return events
+
+
+class _Names:
+    """How the program calls its objects: a module by its place in the model, anything else by its variable."""
+
+    def __init__(self, record: _Record) -> None:
+        self._variables = record.names
+        self._holders: dict[int, tuple[int, str]] = {}
+        for inner, outer, name in record.edges:
+            if not name.startswith("_"):  # what torch keeps a wrapped module under says nothing to a user
+                self._holders.setdefault(inner, (outer, name))
+
+    def of(self, number: int) -> str | None:
+        """The best name of an object, None where none is known."""
+        path, seen = list[str](), set[int]()
+        at = number
+        while at in self._holders and at not in seen:
+            seen.add(at)
+            at, name = self._holders[at]
+            path.append(name)
+        if at in self._variables:
+            return ".".join([self._variables[at], *reversed(path)])
+        return self._variables.get(number)
+
+
+def _renamed(value: Any, names: _Names) -> Any:
+    if isinstance(value, list):
+        return [_renamed(v, names) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "id" in value and "name" in value:
+        return {**value, "name": names.of(value["id"]) or value["name"]}
+    return {key: _renamed(v, names) for key, v in value.items()}
+
+
+def _holders(record: _Record) -> Mapping[int, frozenset[int]]:
+    holders: dict[int, set[int]] = {}
+    for inner, outer, _ in record.edges:
+        holders.setdefault(inner, set()).add(outer)
+    return {inner: frozenset(outer) for inner, outer in holders.items()}
+
+
+def _ended(end: RankEnd, record: _Record) -> bool:
+    """Whether a rank came to its end by itself and not by a signal, an exception or the deadline."""
+    exited = any(fields["event"] == "Exited" for fields in record.events.values())
+    return end.code is not None and end.code >= 0 and end.error is None and (exited or end.code == 0)
+
+
+# --- values that differ from rank to rank ---
+
+
+def _mark_per_rank(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the entries of saves whose values differ while their keys do not."""
+    if len(records) < 2:
+        return
+    digests: dict[tuple[Any, ...], list[dict[str, int]]] = {}
+    saves = [list(_saves(one)) for one in events]
+    for record, own in zip(records, saves, strict=True):
+        for key, event in own:
+            digests.setdefault(key, []).append(record.digests.get(event.order, {}))
+    for number, own in enumerate(saves):
+        marked = {event.order: _compared(event, digests[key]) for key, event in own}
+        events[number][:] = [marked.get(event.order, event) for event in events[number]]
+
+
+def _saves(events: list[Event]) -> Iterator[tuple[tuple[Any, ...], Saved | AsyncSaved]]:
+    """The saves of one rank, each with what its counterparts on other ranks have in common with it."""
+    counts: Counter[tuple[str, str | None]] = Counter()
+    for event in events:
+        if isinstance(event, (Saved, AsyncSaved)):
+            key = (type(event).__name__, event.target)
+            counts[key] += 1
+            yield (*key, counts[key]), event
+
+
+def _compared(event: Saved | AsyncSaved, digests: list[dict[str, int]]) -> Event:
+    if event.entries is None:
+        return event
+
+    def mark(entry: Entry) -> Entry:
+        values = [d[entry.key] for d in digests if entry.key in d]
+        return dataclasses.replace(entry, per_rank=len(set(values)) > 1) if values else entry
+
+    return dataclasses.replace(event, entries=tuple(mark(entry) for entry in event.entries))
+
+
+# --- collectives that not all ranks reach ---
+
+
+def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the first collective at which the ranks part, on the ranks that are alone with it.
+
+    Only where the others cannot come any more: they have ended normally, stand in another collective, or the run has
+    hung. A rank that crashed for a reason of its own leaves the others waiting too, and that is not their fault.
+    """
+    calls = [[e for e in own if _joint(e, r)] for own, r in zip(events, records, strict=True)]
+    ranks = range(len(calls))
+    counts = [Counter(_kind(e) for e in own) for own in calls]
+    if all(c == counts[0] for c in counts) and all(end.code == 0 for end in run.ends):
+        return
+    at = next((i for i in range(max(map(len, calls), default=0)) if len({_nth(c, i) for c in calls}) > 1), None)
+    if at is None:
+        return
+    present = {r: calls[r][at] for r in ranks if at < len(calls[r])}
+    absent = [r for r in ranks if r not in present]
+    if any(not _cannot_come(run, run.ends[r]) for r in absent):
+        return
+    alone = _alone(present) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
+    if run.hung and not _stuck(run, [(records[r], present[r]) for r in alone]):
+        return
+    only = f"{'rank' if len(alone) == 1 else 'ranks'} {', '.join(map(str, alone))} of {len(calls)}"
+    for rank in alone:
+        marked = present[rank]
+        events[rank][:] = [
+            dataclasses.replace(e, when=dataclasses.replace(e.when, only=only)) if e is marked else e
+            for e in events[rank]
+        ]
+
+
+def _joint(event: Event, record: _Record) -> bool:
+    """Whether all ranks have to make this call together."""
+    group = getattr(event, "group", None)
+    return event.collective and event.when.main_thread and (group is None or group.id not in record.partial)
+
+
+def _kind(event: Event) -> tuple[str, str | None]:
+    return type(event).__name__, getattr(event, "op", None)
+
+
+def _nth(calls: list[Event], number: int) -> tuple[str, str | None] | None:
+    return _kind(calls[number]) if number < len(calls) else None
+
+
+def _cannot_come(run: Run, end: RankEnd) -> bool:
+    """Whether a rank that has not made a call never will, and not because something of its own went wrong."""
+    return end.code == 0 or (end.code is None and run.hung)
+
+
+def _alone(present: Mapping[int, Event]) -> list[int]:
+    """The ranks that took another way than most; of two equal parts, the one that stands earlier in the source.
+
+    The ranks that skip a guarded call are further down than those that make it.
+    """
+    parts: dict[tuple[str, str | None], list[int]] = {}
+    for rank, event in present.items():
+        parts.setdefault(_kind(event), []).append(rank)
+    fewest = min(len(ranks) for ranks in parts.values())
+    smallest = [ranks for ranks in parts.values() if len(ranks) == fewest]
+    return min(smallest, key=lambda ranks: (present[ranks[0]].at.line, ranks[0]))
+
+
+def _stuck(run: Run, waiting: list[tuple[_Record, Event]]) -> bool:
+    """Whether these calls had been waiting for so long at the deadline that nobody was still on the way to them."""
+    deadline = float(Places(run.records.parent).hung.read_text())
+    limit = max(STUCK_SECONDS, STUCK * run.job.deadline)
+    return all(deadline - record.entered.get(event.order, deadline) >= limit for record, event in waiting)

@@ -1,0 +1,232 @@
+"""Hooks on the model: sharding, materialising, compiling, and how forward is entered."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.modules import module as nn_module
+
+from ..events import (
+    Compiled,
+    EntryRegistered,
+    ForwardBypassed,
+    ForwardEntered,
+    GradientSyncSet,
+    Materialised,
+    Sharded,
+)
+from .frames import caller, program_frame, programs
+from .modules import Modules, class_name, has_blocks, has_sharded
+from .observer import Call, Handler, Observer
+
+FULLY_SHARD = (  # where torch exports it, now or once
+    "torch.distributed.fsdp",
+    "torch.distributed.fsdp._fully_shard",
+    "torch.distributed._composable.fsdp",
+    "torch.distributed._composable.fsdp.fully_shard",
+)
+_DYNAMO = str(Path(torch.__file__).parent / "_dynamo")
+_MODULE_FILE = nn_module.__file__
+
+
+def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
+    """Hook what this module is about."""
+    def sharded(call: Call) -> Handler:
+        given = call["module"]
+        listed = list(given) if isinstance(given, (list, tuple)) else [given]
+        targets = [module for module in listed if isinstance(module, nn.Module)]
+        mesh = call["mesh"]
+        for module in targets:
+            observer.emit(
+                Sharded,
+                call.frame,
+                module=modules.ref(module, call.frame),
+                mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
+                blocks=has_blocks(module),
+            )
+        before = [(module, modules.snapshot(module)) for module in targets]
+        yield
+        for module, parameters in before:
+            modules.sharded(module, parameters)
+            forwards.watch(module)
+
+    def materialised(call: Call) -> Handler:
+        observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
+        yield
+
+    def compiled(call: Call) -> Handler:
+        if isinstance(call["model"], nn.Module):
+            observer.emit(Compiled, call.frame, module=modules.ref(call["model"], call.frame), wrapped=True)
+        yield
+
+    def compiled_in_place(call: Call) -> Handler:
+        observer.emit(Compiled, call.frame, module=modules.ref(call.args[0], call.frame), wrapped=False)
+        yield
+
+    def registered(call: Call) -> Handler:
+        module = modules.ref(call["module"], call.frame)
+        observer.emit(EntryRegistered, call.frame, module=module, method=call["method_name"])
+        yield
+
+    def sync_set(call: Call) -> Handler:
+        on = call["requires_gradient_sync"]
+        module = modules.ref(call.args[0], call.frame)
+        observer.emit(GradientSyncSet, call.frame, module=module, on=on if isinstance(on, bool) else None)
+        yield
+
+    spaces = [space for name in FULLY_SHARD if (space := _module(name)) is not None]
+    observer.wrap(spaces, "fully_shard", sharded)
+    observer.wrap(spaces, "register_fsdp_forward_method", registered)
+    observer.wrap([FSDPModule], "set_requires_gradient_sync", sync_set)
+    observer.wrap([nn.Module], "to_empty", materialised)
+    observer.wrap([nn.Module], "compile", compiled_in_place)
+    observer.wrap([torch], "compile", compiled)
+
+
+def _module(name: str) -> Any:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return None
+    return sys.modules[name]  # a package may hold a function under its submodule's name
+
+
+class Forwards:
+    """Watches `forward` of FSDP modules, through the class that `fully_shard` makes for each of their classes."""
+
+    def __init__(self, observer: Observer, modules: Modules) -> None:
+        self._observer = observer
+        self._modules = modules
+        self._watched = set[type]()
+        self._here = threading.local()  # depth of FSDP forwards, and the frame of the last call found from inside
+
+    def watch(self, module: nn.Module) -> None:
+        """Watch the class of a module that was just sharded."""
+        cls = type(module)
+        if not isinstance(module, FSDPModule) or cls in self._watched or "forward" in vars(cls):
+            return
+        self._watched.add(cls)
+        cls.forward = self._around(cls.forward)
+
+    def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        here = self._here
+
+        @functools.wraps(original)
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self._observer.recorder.own:
+                return original(module, *args, **kwargs)
+            order = None
+            try:
+                order = self._entered(module)
+            except Exception:
+                self._observer.failed()
+            here.depth = getattr(here, "depth", 0) + 1
+            try:
+                result = original(module, *args, **kwargs)
+            finally:
+                here.depth -= 1
+            if order is not None:
+                self._observer.returned(order)
+            return result
+
+        return forward
+
+    def _entered(self, module: nn.Module) -> int | None:
+        """Write what this call of `forward` is; the order of the event that it finishes, if it does finish one."""
+        frame = caller()
+        if not _called_with_hooks(module, frame):
+            if self._bypasses(module, frame):
+                place = frame if frame is not None and programs(frame.f_code.co_filename) else program_frame()
+                self._observer.emit(ForwardBypassed, place, module=self._modules.ref(module, place))
+            return None
+        if getattr(self._here, "depth", 0):
+            return None  # inside the forward of another FSDP module
+        outermost, call = _outermost_call(frame)
+        if outermost is None or call is None or call is getattr(self._here, "call", None):
+            return None
+        place = call.f_back
+        while place is not None and place.f_code.co_filename == _MODULE_FILE:
+            place = place.f_back
+        if place is None or not programs(place.f_code.co_filename):
+            return None  # torch calls it: recomputation in backward, say
+        if outermost is not module:
+            self._here.call = call  # its other FSDP modules are not entered by the program; kept until backward
+        return self.entered(outermost, place)
+
+    def entered(self, module: nn.Module, place: FrameType) -> int:
+        """Write that the program called a module."""
+        ref = self._modules.ref(module, place)
+        uncovered = self._modules.uncovered(module) if ref.id not in self._seen else None
+        self._seen.add(ref.id)
+        order = self._observer.emit(
+            ForwardEntered, place, module=ref, sharded=has_sharded(module), uncovered=uncovered
+        )
+        self._observer.entered(order)
+        return order
+
+    @functools.cached_property
+    def _seen(self) -> set[int]:
+        return set()
+
+    def forget_call(self) -> None:
+        """Let go of the last call that was found from inside."""
+        self._here.call = None
+
+    def _bypasses(self, module: nn.Module, frame: FrameType | None) -> bool:
+        """Whether `forward` of a sharded module is about to work on parameters that nobody gathered."""
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            return False
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename.startswith(_DYNAMO):
+                return False
+            if code.co_name == "wrapped_method" and frame.f_locals.get("self") is module:
+                return False  # register_fsdp_forward_method
+            if _runs_hooks(frame, module):
+                return False
+            frame = frame.f_back
+        own = [m._parameters[name] for m in _group(module) for name in self._modules.managed(m)]
+        return not own or any(isinstance(p, DTensor) for p in own)
+
+
+def _group(module: nn.Module) -> Iterator[nn.Module]:
+    """A sharded module and those below it, down to the next sharded ones."""
+    yield module
+    for child in module.children():
+        if not isinstance(child, FSDPModule):
+            yield from _group(child)
+
+
+def _runs_hooks(frame: FrameType, module: nn.Module) -> bool:
+    """Whether this frame is `module(...)` on its way through the hooks."""
+    code = frame.f_code
+    return (
+        code.co_filename == _MODULE_FILE
+        and code.co_name in ("_call_impl", "inner")
+        and frame.f_locals.get("self") is module
+    )
+
+
+def _called_with_hooks(module: nn.Module, frame: FrameType | None) -> bool:
+    return frame is not None and _runs_hooks(frame, module)
+
+
+def _outermost_call(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | None]:
+    """The outermost module call that is under way in this thread."""
+    found: tuple[nn.Module | None, FrameType | None] = (None, None)
+    while frame is not None:
+        if frame.f_code.co_filename == _MODULE_FILE and frame.f_code.co_name == "_call_impl":
+            found = frame.f_locals["self"], frame
+        frame = frame.f_back
+    return found

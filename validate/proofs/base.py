@@ -1,0 +1,39 @@
+"""What a proof is and what it comes to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ..errors import UserError
+from ..findings import Finding
+from .bench import Bench
+
+Status = Literal["pass", "fail", "skip"]
+
+
+class CannotProve(UserError):
+    """The script gives a proof nothing to work on, such as one that never saves: neither a pass nor a fail."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came of a proof: `figures` are its numbers, `reason` a sentence, `findings` the rules broken on the way."""
+
+    name: str
+    status: Status
+    reason: str
+    figures: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+class Proof(ABC):
+    """A claim about a script that holds or not in real runs of it."""
+
+    name: ClassVar[str]
+    claim: ClassVar[str]
+
+    @abstractmethod
+    def prove(self, bench: Bench) -> Verdict:
+        """Run what is needed and judge. Raises CannotProve when the script gives nothing to judge."""

@@ -1,0 +1,179 @@
+"""Runs a script as often as the proofs need, each time in a place where its checkpoints touch nobody else's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError
+from ..events import AsyncSaved, Event, GroupInitialised, MeshCreated, Saved
+from ..launch.job import Job, Launcher, Probe, RankEnd, Run
+from ..probe.merge import merge
+from ..trace import Trace
+
+COPY_LIMIT = 256 * 2**20  # bytes of a working directory that are copied without asking for --checkpoint-arg
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv", "venv", "__pycache__", "node_modules", ".*_cache", "*.distcp", ".metadata"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A script and how to drive it.
+
+    `checkpoint_arg` is the flag that sets its checkpoint directory; without it, it runs in a copy of `cwd`.
+    `stop_after` ends every run after that many optimizer steps, for a script that would go on for long.
+    """
+
+    script: Path
+    args: tuple[str, ...]
+    nproc: int
+    cwd: Path
+    checkpoint_arg: str | None
+    stop_after: int | None
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run keeps its checkpoints: its working directory, and the folder that must hold all that it saves."""
+
+    cwd: Path
+    saves_below: Path
+
+
+class Bench:
+    """Runs the subject with one launcher; everything lies below `scratch`."""
+
+    def __init__(self, subject: Subject, launcher: Launcher, scratch: Path) -> None:
+        self.subject = subject
+        self.launcher = launcher
+        self._scratch = scratch
+        self._places = 0
+        self._runs = 0
+
+    def place(self) -> Place:
+        """A fresh place without checkpoints."""
+        self._places += 1
+        folder = self._scratch / f"place-{self._places}"
+        if self.subject.checkpoint_arg is None:
+            _copy_tree(self.subject.cwd, folder)
+            return Place(folder, folder)
+        folder.mkdir()
+        return Place(self.subject.cwd, folder)
+
+    def run(self, place: Place, *, stop_after: int | None = None) -> Run:
+        """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory."""
+        self._runs += 1
+        scratch = self._scratch / f"run-{self._runs}"
+        scratch.mkdir()
+        subject = self.subject
+        checkpoints = () if subject.checkpoint_arg is None else (subject.checkpoint_arg, str(place.saves_below))
+        script = subject.script
+        if place.cwd != subject.cwd and script.is_relative_to(subject.cwd):
+            script = place.cwd / script.relative_to(subject.cwd)  # so that what it saves beside itself is copied too
+        return self.launcher.run(
+            Job(
+                script=script,
+                args=(*subject.args, *checkpoints),
+                nproc=subject.nproc,
+                cwd=place.cwd,
+                scratch=scratch,
+                deadline=subject.timeout,
+                probe=Probe(figures=True, stop_after=stop_after or subject.stop_after),
+            )
+        )
+
+    @functools.cached_property
+    def straight(self) -> Straight:
+        """The uninterrupted run, which all proofs start from. Raises UserError when it is not a distributed program."""
+        place = self.place()
+        run = self.run(place)
+        straight = Straight(place, run, merge(run))
+        straight.check()
+        return straight
+
+
+@dataclass(frozen=True)
+class Straight:
+    """The uninterrupted run and what the probe saw of it."""
+
+    place: Place
+    run: Run
+    traces: tuple[Trace, ...]
+
+    @property
+    def completed(self) -> bool:
+        """Whether every rank came to its end by itself, or was stopped by the probe where that was asked for."""
+        return all(ended(end, self.run.job.probe.stop_after is not None) for end in self.run.ends)
+
+    def saves(self) -> list[Saved | AsyncSaved]:
+        """The DCP saves of rank 0, in order. Raises UserError for one outside the place of this run."""
+        saves: list[Saved | AsyncSaved] = [e for e in self.traces[0].events if isinstance(e, Saved | AsyncSaved)]
+        for save in saves:
+            target = self._resolve(save.target)
+            if target is not None and not target.is_relative_to(self.place.saves_below.resolve()):
+                raise UserError(
+                    f"the script saves to {save.target}, where runs would meet each other's checkpoints; "
+                    "name the flag that sets its checkpoint directory with --checkpoint-arg"
+                )
+        return saves
+
+    def check(self) -> None:
+        """Raise UserError for a script that is no distributed program."""
+        events = [e for trace in self.traces for e in trace.events]
+        if self.completed and not any(isinstance(e, GroupInitialised | MeshCreated) for e in events):
+            raise UserError(
+                f"{self.run.job.script.name} never initialises a process group; expected a script for torchrun "
+                "that calls torch.distributed.init_process_group"
+            )
+
+    def _resolve(self, target: str | None) -> Path | None:
+        return None if target is None else Path(os.path.realpath(self.run.job.cwd / target))
+
+
+def ended(end: RankEnd, stopped: bool) -> bool:
+    """Whether a rank ended as a rank should; `stopped` when the probe was to kill it after some step."""
+    return end.code == 0 or (stopped and end.code == -9)
+
+
+def how_it_ended(run: Run) -> str:
+    """How the first rank ended that did not end well: `rank 1 exits with 1: ValueError: ...`."""
+    for end in sorted(run.ends, key=lambda e: (e.error is None, e.rank)):
+        if end.code is None or end.code == 0:
+            continue
+        if end.code < 0:
+            return f"rank {end.rank} is ended by signal {-end.code}"
+        said = end.error or next((line for line in reversed(end.output.splitlines()) if line.strip()), "")
+        return f"rank {end.rank} exits with {end.code}" + (f": {said.strip().splitlines()[0]}" if said.strip() else "")
+    return "every rank exits with 0"
+
+
+def describe_hang(run: Run, traces: tuple[Trace, ...]) -> str:
+    """Which ranks were still running at the deadline, in what, and how the others ended."""
+    parts = []
+    for end, trace in zip(run.ends, traces, strict=True):
+        if end.code is not None:
+            parts.append(f"rank {end.rank} had exited with {end.code}")
+            continue
+        waiting: Event | None = next((e for e in reversed(trace.events) if not e.when.finished), None)
+        where = f"in {type(waiting).__name__} at {waiting.at}" if waiting else "outside any call that the probe watches"
+        parts.append(f"rank {end.rank} was {where}")
+    return f"still running after {run.job.deadline:g} s: " + "; ".join(parts)
+
+
+def _copy_tree(source: Path, destination: Path) -> None:
+    size = 0
+    for folder, folders, files in os.walk(source):
+        skipped = NOT_COPIED(folder, folders + files)
+        folders[:] = [f for f in folders if f not in skipped]
+        size += sum(Path(folder, f).lstat().st_size for f in files if f not in skipped)
+        if size > COPY_LIMIT:
+            raise UserError(
+                f"{source} is too large to copy for each run (over {COPY_LIMIT // 2**20} MiB); name the flag that sets "
+                "the script's checkpoint directory with --checkpoint-arg, or start from a smaller folder"
+            )
+    shutil.copytree(source, destination, ignore=NOT_COPIED, symlinks=True)

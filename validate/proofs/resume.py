@@ -1,0 +1,207 @@
+"""The proof `resume`: stop and go equals never stopping, bit for bit.
+
+The script runs once to its end. It runs again in a fresh place, and every rank is killed one step after a checkpoint.
+The same command line then runs to its end, and what the probe measured at each of its steps must equal the straight
+run's: losses, gradient norms, learning rates, parameters and optimizer state, on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..launch.job import Run
+from ..probe.figures import StepFigures, figures
+from ..probe.merge import merge
+from ..report import plural
+from .base import CannotProve, Proof, Verdict
+from .bench import Bench, Straight, describe_hang, ended, how_it_ended
+
+Measured = tuple[list[StepFigures], ...]  # by rank, by step
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first place where two runs differ: at which step of the straight run, on which rank, in what, and how."""
+
+    step: int
+    rank: int
+    quantity: str
+    straight: str
+    resumed: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.quantity} of step {self.step} on rank {self.rank}: "
+            f"{self.straight} without stopping, {self.resumed} after resuming"
+        )
+
+
+class Resume(Proof):
+    """Stops the script one step after a checkpoint and compares what follows."""
+
+    name = "resume"
+    claim = "stop and go equals never stopping"
+
+    def prove(self, bench: Bench) -> Verdict:
+        straight = bench.straight
+        script = straight.run.job.script.name
+        if not straight.completed:
+            how = describe_hang(straight.run, straight.traces) if straight.run.hung else how_it_ended(straight.run)
+            raise CannotProve(f"{script}: {how}; expected a script that runs to its end")
+        whole = measured(straight.run)
+        steps = whole[0][-1].step if whole[0] else 0
+        saved = sorted({save.when.step or 0 for save in straight.saves()})
+        if not saved:
+            raise CannotProve(f"{script} never saves a checkpoint; expected a call of dcp.save or dcp.async_save")
+        if steps == 0:
+            raise CannotProve(f"{script} takes no optimizer step; expected a script that trains")
+        between = [s for s in saved if 0 < s < steps]
+        if not between:
+            return self._restart(bench, straight, whole, steps)
+        resumed_from = min(between, key=lambda s: abs(2 * s - steps))
+        return self._stop_and_go(bench, whole, steps, resumed_from)
+
+    def _stop_and_go(self, bench: Bench, whole: Measured, steps: int, saved: int) -> Verdict:
+        figures: dict[str, Any] = {"steps": steps, "stopped_after_step": saved + 1, "resumed_from_step": saved}
+        place = bench.place()
+        stopped = bench.run(place, stop_after=saved + 1)
+        if not all(ended(end, stopped=True) for end in stopped.ends):
+            how = describe_hang(stopped, merge(stopped)) if stopped.hung else how_it_ended(stopped)
+            return self._fail(f"a second run of the same command line fails: {how}", figures)
+        if difference := first_difference(whole, measured(stopped), offset=0):
+            figures["first_difference"] = vars(difference)
+            return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
+
+        resumed = bench.run(place, stop_after=_left(bench, saved))
+        if broken := _broken(resumed):
+            return self._fail(f"killed after step {saved + 1} and started again, {broken}", figures)
+        after = measured(resumed)
+        took = after[0][-1].step if after[0] else 0
+        figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}
+        if lost := restored_difference(whole, after, saved):
+            figures["lost"] = lost
+        if took != steps - saved:
+            began = "it started over" if took == steps else f"it took {plural(took, 'step')}"
+            reason = f"{began} where {steps - saved} were left after the checkpoint of step {saved}"
+            return self._fail(f"{reason}; {lost}" if lost else reason, figures)
+        difference = first_difference(whole, after, offset=saved)
+        figures["max_loss_difference"] = max_loss_difference(whole, after, saved)
+        if difference or lost:
+            figures["first_difference"] = vars(difference) if difference else None
+            parts = [lost] if lost else []
+            parts += [f"the first difference is the {difference}"] if difference else []
+            return self._fail("; ".join(parts), figures)
+        reason = (
+            f"killed after step {saved + 1} of {steps}, resumed from step {saved}: losses, gradient norms, learning "
+            f"rates, parameters and optimizer state of the {plural(took, 'step')} that follow are equal bit for bit "
+            f"on {plural(len(after), 'rank')}"
+        )
+        return Verdict(name=self.name, status="pass", reason=reason, figures=figures)
+
+    def _restart(self, bench: Bench, straight: Straight, whole: Measured, steps: int) -> Verdict:
+        """For a script whose only checkpoint is its last state: what a restart begins with must be what was saved."""
+        figures: dict[str, Any] = {"steps": steps, "resumed_from_step": steps}
+        again = bench.run(straight.place)
+        if broken := _broken(again):
+            return self._fail(f"started again after its end, {broken}", figures)
+        after = measured(again)
+        if after[0] and (lost := restored_difference(whole, after, steps)):
+            figures["lost"] = lost
+            return self._fail(f"started again after its end, {lost}", figures)
+        raise CannotProve(
+            f"{straight.run.job.script.name} saves only after its last step, so that no step can be compared; "
+            "expected a checkpoint before the end (a shorter checkpoint interval)"
+        )
+
+    def _fail(self, reason: str, figures: dict[str, Any]) -> Verdict:
+        return Verdict(name=self.name, status="fail", reason=reason, figures=figures)
+
+
+def measured(run: Run) -> Measured:
+    """What the probe measured in `run`, by rank."""
+    return tuple(figures(run, end.rank) for end in run.ends)
+
+
+def first_difference(straight: Measured, other: Measured, *, offset: int) -> Difference | None:
+    """The first step at which a run differs from the straight one, whose step `offset` + k is its step k."""
+    pairs = []
+    for rank, (ours, theirs) in enumerate(zip(straight, other, strict=True)):
+        by_step = {f.step: f for f in ours if f.step > 0}
+        pairs += [
+            (f.step + offset, rank, by_step[f.step + offset], f)
+            for f in theirs
+            if f.step + offset in by_step and f.step > 0
+        ]
+    for step, rank, one, two in sorted(pairs, key=lambda p: p[:2]):
+        for quantity, a, b in _quantities(one, two):
+            if a != b:
+                return Difference(step, rank, quantity, a, b)
+    return None
+
+
+def restored_difference(straight: Measured, resumed: Measured, saved: int) -> str | None:
+    """What the resumed run began with other than the straight run had after step `saved`; None when it is the same."""
+    for rank, (ours, theirs) in enumerate(zip(straight, resumed, strict=True)):
+        then = next((f for f in ours if f.step == saved), None)
+        now = next((f for f in theirs if f.step == 0), None)
+        if then is None or now is None:
+            continue
+        for what, old, new in (
+            ("parameters", then.params, now.params),
+            ("optimizer state", then.optimizer, now.optimizer),
+        ):
+            if missing := [name for name in old if name not in new]:
+                count = f"{len(missing)} of {plural(len(old), 'tensor')}"
+                return f"{count} of {what} not restored on rank {rank} (`{missing[0]}`)"
+            if changed := [name for name in old if old[name] != new[name]]:
+                count = f"{len(changed)} of {plural(len(old), 'tensor')}"
+                return f"{count} of {what} differ from those saved on rank {rank} (`{changed[0]}`)"
+    return None
+
+
+def max_loss_difference(straight: Measured, resumed: Measured, saved: int) -> float:
+    """The largest absolute difference between the losses of steps that both runs took."""
+    worst = 0.0
+    for ours, theirs in zip(straight, resumed, strict=True):
+        by_step = {f.step: f for f in ours}
+        for f in theirs:
+            if f.step > 0 and (same := by_step.get(f.step + saved)):
+                worst = max([worst, *(abs(a - b) for a, b in zip(same.losses, f.losses, strict=False))])
+    return worst
+
+
+def _quantities(one: StepFigures, two: StepFigures) -> Sequence[tuple[str, str, str]]:
+    return (
+        ("loss", repr(one.losses), repr(two.losses)),
+        ("gradient norm", repr(one.grad_norm_sq**0.5), repr(two.grad_norm_sq**0.5)),
+        ("learning rate", repr(one.lrs), repr(two.lrs)),
+        ("parameters", *_apart(one.params, two.params)),
+        ("optimizer state", *_apart(one.optimizer, two.optimizer)),
+    )
+
+
+def _apart(one: dict[str, int], two: dict[str, int]) -> tuple[str, str]:
+    """The first entry that differs, as each side has it; two equal strings when none does."""
+    for name in sorted({*one, *two}):
+        if one.get(name) != two.get(name):
+            return _checksum(name, one), _checksum(name, two)
+    return "", ""
+
+
+def _checksum(name: str, digests: dict[str, int]) -> str:
+    return f"`{name}` with checksum {digests[name]:08x}" if name in digests else f"no `{name}`"
+
+
+def _left(bench: Bench, saved: int) -> int | None:
+    limit = bench.subject.stop_after
+    return None if limit is None else limit - saved
+
+
+def _broken(run: Run) -> str | None:
+    if run.hung:
+        return f"it is {describe_hang(run, merge(run))}"
+    if not all(ended(end, run.job.probe.stop_after is not None) for end in run.ends):
+        return how_it_ended(run)
+    return None

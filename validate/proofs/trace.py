@@ -1,0 +1,41 @@
+"""The proof `trace`: the rules of the contract hold in a real run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..report import count, plural
+from ..rules import RULES, judge
+from ..rules.base import PROBE
+from .base import CannotProve, Proof, Verdict
+from .bench import Bench, describe_hang, how_it_ended
+
+
+class RulesHold(Proof):
+    """Judges what the probe saw of the uninterrupted run."""
+
+    name = "trace"
+    claim = "the contract's rules hold in a real run"
+
+    def prove(self, bench: Bench) -> Verdict:
+        straight = bench.straight
+        findings = tuple(judge(straight.traces))
+        broken = any(f.severity.fails for f in findings)
+        events = [len(trace.events) for trace in straight.traces]
+        rules = sum(PROBE in rule.seen_by for rule in RULES)
+        figures: dict[str, Any] = {"events": events, "rules": rules}
+        if straight.run.hung:
+            figures["stacks"] = {str(e.rank): e.stack for e in straight.run.ends if e.stack}
+            reason = describe_hang(straight.run, straight.traces)
+        elif not straight.completed:
+            reason = how_it_ended(straight.run)
+            if not broken:
+                raise CannotProve(f"{straight.run.job.script.name}: {reason}; expected a script that runs to its end")
+        elif broken:
+            reason = count(findings)
+        else:
+            reason = f"{rules} rules hold over {plural(sum(events), 'event')} on {plural(len(events), 'rank')}"
+        failed = broken or straight.run.hung
+        return Verdict(
+            name=self.name, status="fail" if failed else "pass", reason=reason, figures=figures, findings=findings
+        )

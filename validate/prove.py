@@ -1,0 +1,180 @@
+"""Run a training script on several ranks and prove that it keeps its promises.
+
+The script is not modified. It runs under a probe, on CPU ranks or on the GPUs that are there. Proofs:
+
+  trace    the contract's rules hold in a real run
+  resume   killed one step after a checkpoint and started again, it computes what a straight run computes, bit for bit
+
+A generated script carries how to drive it. For any other, --checkpoint-arg names the flag that sets its checkpoint
+directory; without it, each run gets a copy of the working directory. What follows -- is passed to the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from . import header, report
+from .errors import UserError
+from .launch import launcher
+from .proofs import PROOFS
+from .proofs.base import Proof, Verdict
+from .proofs.bench import Bench, Subject
+from .sources import Source, decode
+
+EXAMPLES = (
+    "fsdp2 validate train.py --nproc 2 --prove trace,resume -- --data README.md",
+    "fsdp2 validate my_train.py --checkpoint-arg --ckpt-dir --stop-after 20 --format json -- --config small.yaml",
+)
+
+TORCH_NEEDED = (2, 6)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `validate`; those after `--` are the script's own."""
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("--nproc", type=int, default=2, metavar="N", help="ranks to run on (default: 2)")
+    parser.add_argument("--prove", default="all", metavar="NAMES", help="proofs, by comma: trace,resume (default: all)")
+    parser.add_argument(
+        "--launcher", choices=("warm", "torchrun"), default="warm",
+        help="warm forks ranks from a process that has torch imported; torchrun is the plain command (default: warm)",
+    )  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for each run (default: 120)")
+    parser.add_argument("--checkpoint-arg", metavar="FLAG", help="the script's flag that sets its checkpoint directory")
+    parser.add_argument("--stop-after", type=int, metavar="N", help="end each run after N optimizer steps")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Parse what stands before `--`, and keep what follows for the script.
+
+    argparse takes the value of `--checkpoint-arg --ckpt-dir` for another option, so the two are joined first.
+    """
+    own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
+    joined: list[str] = []
+    for word in own:
+        if joined and joined[-1] == "--checkpoint-arg":
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return parser.parse_args(joined, argparse.Namespace(script_args=tuple(rest)))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prove, print, and return the exit code."""
+    started = time.monotonic()
+    torch_version = _torch_version()
+    names = _choose(arguments.prove)
+    with tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
+        bench = Bench(_subject(arguments), launcher(arguments.launcher), Path(scratch).resolve())
+        verdicts = [_prove(proof, bench) for proof in PROOFS if proof.name in names]
+    document = {
+        "version": 1,
+        "script": arguments.script,
+        "torch": torch_version,
+        "nproc": arguments.nproc,
+        "launcher": arguments.launcher,
+        "seconds": round(time.monotonic() - started, 3),
+        "proofs": [_as_json(verdict) for verdict in verdicts],
+    }
+    if arguments.format == "json":
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join(_as_text(document, verdicts)))
+    impossible = list(dict.fromkeys(v.reason for v in verdicts if v.status == "skip"))
+    for reason in impossible:
+        print(f"fsdp2 validate: {reason}", file=sys.stderr)
+    if any(v.status == "fail" for v in verdicts):
+        return 1
+    return 2 if impossible else 0
+
+
+def _prove(proof: Proof, bench: Bench) -> Verdict:
+    try:
+        return proof.prove(bench)
+    except UserError as error:
+        return Verdict(name=proof.name, status="skip", reason=str(error))
+
+
+def _subject(arguments: argparse.Namespace) -> Subject:
+    script = Path(arguments.script)
+    if not script.is_file():
+        raise UserError(f"{script}: no such file; expected a training script")
+    text = decode(str(script), Source(str(script), script, named=True).content())
+    try:
+        compile(text, str(script), "exec", flags=ast.PyCF_ONLY_AST)
+    except SyntaxError as error:
+        raise UserError(f"{script}:{error.lineno}: does not parse: {error.msg}; expected a Python script") from error
+    for option, value in (("--nproc", arguments.nproc), ("--timeout", arguments.timeout)):
+        if value <= 0:
+            raise UserError(f"{option} {value}: expected a number above 0")
+    if arguments.stop_after is not None and arguments.stop_after <= 0:
+        raise UserError(f"--stop-after {arguments.stop_after}: expected a number above 0")
+    carried = header.parse(text)
+    return Subject(
+        script=script.resolve(),
+        args=(*(carried.proof_args if carried else ()), *arguments.script_args),  # the user's come last and win
+        nproc=arguments.nproc,
+        cwd=Path.cwd(),
+        checkpoint_arg=arguments.checkpoint_arg or (carried.checkpoint_arg if carried else None),
+        stop_after=arguments.stop_after,
+        timeout=arguments.timeout,
+    )
+
+
+def _choose(names: str) -> set[str]:
+    known = [proof.name for proof in PROOFS]
+    chosen = {name.strip() for name in names.split(",") if name.strip()}
+    if chosen == {"all"}:
+        return set(known)
+    if unknown := sorted(chosen - set(known)):
+        raise UserError(f"--prove {unknown[0]}: no such proof; expected all or some of {', '.join(known)}")
+    if not chosen:
+        raise UserError(f"--prove names no proof; expected all or some of {', '.join(known)}")
+    return chosen
+
+
+def _torch_version() -> str:
+    """The version of torch in this environment, found without importing it. Raises UserError when none will do."""
+    needed = ".".join(map(str, TORCH_NEEDED))
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError as error:
+        raise UserError(f"torch is not installed in this environment; expected torch {needed} or newer") from error
+    if tuple(int(part) for part in found.split(".")[:2]) < TORCH_NEEDED:
+        raise UserError(f"torch {found} is too old; expected {needed} or newer")
+    if importlib.util.find_spec("numpy") is None:
+        raise UserError("numpy is not installed in this environment; DCP needs it where there are several ranks")
+    return found
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.name,
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "figures": verdict.figures,
+        "findings": [report.as_json(f) for f in verdict.findings],
+    }
+
+
+def _as_text(document: dict[str, Any], verdicts: list[Verdict]) -> list[str]:
+    passed = sum(v.status == "pass" for v in verdicts)
+    lines = [
+        f"{document['script']}: {passed} of {report.plural(len(verdicts), 'proof')} passed "
+        f"({report.plural(document['nproc'], 'rank')}, torch {document['torch']}, {document['seconds']:.1f} s)"
+    ]
+    for verdict in verdicts:
+        lines.append(f"  {verdict.name:<8} {verdict.status.upper():<5} {verdict.reason}")
+        lines += [f"    {line}" for line in report.as_text(verdict.findings)]
+        for rank, stack in verdict.figures.get("stacks", {}).items():
+            lines += [f"    rank {rank} at the deadline:", *(f"      {line}" for line in stack.rstrip().splitlines())]
+    return lines

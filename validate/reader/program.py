@@ -1,0 +1,141 @@
+"""From a file to its traces: the program from its entry, then what the entry does not reach, function by function."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from ..events import Escaped, Event, Exited, Ref
+from ..trace import Trace
+from . import torch_api
+from .source import Project, SourceFile
+from .values import Bound, Class, Function, Obj, Value
+from .walk import Exhausted, Stop, Walk
+from .walk.calls import Call, call_value, escape
+from .walk.core import Frame
+from .walk.imports import walk_module
+
+assert torch_api  # importing it fills the tables
+
+
+def traces(file: SourceFile, project: Project) -> list[Trace]:
+    """The trace of the program that starts at `file`, then one for each function of the file that it does not reach."""
+    walk = Walk(project)
+    scope = walk.new_scope(None)
+
+    def program() -> None:
+        fell = walk_module(walk, file, scope, "__main__")
+        walk.frames.append(Frame(file, scope, walk.store.mark()))
+        for run in reversed(walk.at_exit):
+            _guarded(walk, run)
+        if fell:
+            walk.emit(Exited, file.tree.body[-1] if file.tree.body else file.tree)
+
+    ended = _guarded(walk, program)
+    found = [without_noise(walk.trace(ended))]
+    walk.start_over()
+    for function in _unreached(walk, file, scope):
+        found += function
+    return found
+
+
+def _guarded(walk: Walk, run: Callable[[], object]) -> bool:
+    """Run a piece of the walk; False when it came to one of the reader's limits."""
+    try:
+        run()
+    except Stop:
+        return True
+    except Exhausted:
+        return False
+    except RecursionError:
+        walk.note(None, "the program is nested too deeply for the reader")
+        return False
+    except Exception as error:  # whatever surprises the reader must not keep the other files from being judged
+        walk.note(None, f"the reader gave up here ({type(error).__name__}: {error}); please report it")
+        return False
+    return True
+
+
+def _unreached(walk: Walk, file: SourceFile, scope: int) -> Iterator[list[Trace]]:
+    """The functions that were not walked, those first that no other one mentions."""
+    mentioned = {n.id for n in ast.walk(file.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    mentioned |= {n.attr for n in ast.walk(file.tree) if isinstance(n, ast.Attribute)}
+    top = [n for n in file.tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    for node in sorted(top, key=lambda n: n.name in mentioned):
+        value = walk.get((scope, node.name))
+        if isinstance(value, Class) and value.node is node:
+            yield _class(walk, file, scope, value, mentioned)
+        elif isinstance(value, Function) and node not in walk.walked:
+            walk.start_over()
+            yield [_alone(walk, file, scope, value)]
+
+
+def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[str]) -> list[Trace]:
+    """The methods of a class that were not walked, each on an instance made from unknown arguments."""
+    methods = [
+        n for n in cls.node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n not in walk.walked
+    ]
+    methods = [m for m in methods if m.name != "__init__"] or methods[:1]
+    found: list[Trace] = []
+    for node in sorted(methods, key=lambda n: n.name in mentioned):
+        if node in walk.walked:
+            continue
+        walk.start_over()
+        mark = walk.store.mark()
+        made: list[Value] = []
+
+        def construct(made: list[Value] = made) -> None:
+            walk.frames.append(Frame(file, scope, walk.store.mark()))
+            made.append(call_value(walk, cls, Call(walk, cls.node, [], {}, open=True)))
+
+        _guarded(walk, construct)
+        function = walk.get((cls.scope, node.name))
+        receiver = made[0] if made and isinstance(made[0], Obj) else walk.unknown()
+        if isinstance(function, Function) and node.name != "__init__":
+            target = function if function.flavor == "staticmethod" else Bound(receiver, function)
+            found.append(_alone(walk, file, scope, target))
+        elif made:
+            found.append(without_noise(walk.trace(ended=False)))
+        walk.store.rollback(mark)
+    return found
+
+
+def _alone(walk: Walk, file: SourceFile, scope: int, function: Value) -> Trace:
+    """One function with unknown arguments, whose result goes to an unknown caller."""
+    mark = walk.store.mark()
+    node = function.function.node if isinstance(function, Bound) else getattr(function, "node", file.tree)
+
+    def run() -> None:
+        walk.frames[:] = [Frame(file, scope, walk.store.mark())]
+        call = Call(walk, node, [], {}, open=True)
+        result = call_value(walk, function, call)
+        escape(call, [result])
+
+    _guarded(walk, run)
+    trace = without_noise(walk.trace(ended=False))
+    walk.store.rollback(mark)
+    return trace
+
+
+def without_noise(trace: Trace) -> Trace:
+    """The trace without the escapes of objects that no other event mentions."""
+    of_interest: set[int] = set()
+    for event in trace.events:
+        if not isinstance(event, Escaped):
+            of_interest |= {ref.id for ref in _refs(event)}
+    events: tuple[Event, ...] = tuple(
+        e for e in trace.events if not isinstance(e, Escaped) or e.of.id in of_interest
+    )  # fmt: skip
+    return dataclasses.replace(trace, events=events)
+
+
+def _refs(record: object) -> Iterator[Ref]:
+    if isinstance(record, Ref):
+        yield record
+    elif isinstance(record, tuple):
+        for item in record:
+            yield from _refs(item)
+    elif dataclasses.is_dataclass(record) and not isinstance(record, type):
+        for field in dataclasses.fields(record):
+            yield from _refs(getattr(record, field.name))

@@ -1,0 +1,138 @@
+"""Source files: reading and parsing them, and finding the modules of the project that they import."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import UserError
+
+MODULE_LIMIT = 80  # project modules read for one program
+SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
+
+
+@dataclass(frozen=True, eq=False)
+class SourceFile:
+    """A parsed file; `name` is how messages call it."""
+
+    path: Path
+    name: str
+    tree: ast.Module
+
+
+def load(path: Path, text: str | None) -> SourceFile:
+    """Parse a file. Raises UserError when it is not found, not UTF-8 or does not parse."""
+    name = str(path)
+    if text is None:
+        text = _text(path, name)
+    try:
+        return SourceFile(path, name, _parse(text, name))
+    except SyntaxError as error:
+        what = (error.msg or "invalid syntax").splitlines()[0]
+        raise UserError(f"{name}:{error.lineno or 1}: does not parse: {what}; expected Python source") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"{name}: does not parse: {error or 'nested too deeply'}; expected Python source") from error
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{name}: no such file; expected a Python file") from error
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror}; expected a Python file") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}); expected Python source"
+        ) from error
+
+
+def _parse(text: str, name: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file is not our business
+        return ast.parse(text.removeprefix("\ufeff"), name)
+
+
+@dataclass
+class Project:
+    """Where the modules of a program are looked for: the folders of its entry and of its packages, and a root."""
+
+    folders: list[Path]
+    _files: dict[Path, SourceFile | None] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, entry: Path, root: Path | None) -> Project:
+        """The project of a program that starts at `entry`: Python's own rule first, then the tops of its packages."""
+        folder = entry.parent
+        folders = [folder]
+        while (folder / "__init__.py").is_file() and folder != folder.parent:
+            folder = folder.parent
+            folders.append(folder)
+        if root is not None:
+            folders.append(root)
+        return cls(list(dict.fromkeys(folders)))
+
+    def find(self, module: str) -> Path | None:
+        """The file of a dotted module name; for a package its `__init__.py`, for one without it the folder."""
+        parts = module.split(".")
+        for folder in self.folders:
+            if (found := self._below(folder, parts)) is not None:
+                return found
+        return None
+
+    def relative(self, importer: Path, level: int, module: str | None) -> Path | None:
+        """The file that `from ..module import` in the file `importer` means."""
+        folder = importer.parent
+        for _ in range(level - 1):
+            folder = folder.parent
+        return self._below(folder, module.split(".") if module else [])
+
+    def submodule(self, package: Path, name: str) -> Path | None:
+        """The file of `name` in the package whose file (or folder) is `package`."""
+        folder = package if package.is_dir() else package.parent
+        if package.is_file() and package.name != "__init__.py":
+            return None
+        return self._below(folder, [name])
+
+    def load(self, path: Path) -> SourceFile | None:
+        """The parsed file; None when it cannot be read, does not parse or is one too many."""
+        if path not in self._files:
+            self._files[path] = self._load(path)
+        return self._files[path]
+
+    def names(self) -> list[str]:
+        """The names of the files read so far."""
+        return [file.name for file in self._files.values() if file is not None]
+
+    def _load(self, path: Path) -> SourceFile | None:
+        if path.is_dir():
+            return SourceFile(path, _shown(path), ast.Module([], []))
+        if len(self._files) >= MODULE_LIMIT or path.stat().st_size > SIZE_LIMIT:
+            return None
+        try:
+            parsed = load(path, None)
+        except UserError:
+            return None
+        return SourceFile(path, _shown(path), parsed.tree)
+
+    @staticmethod
+    def _below(folder: Path, parts: list[str]) -> Path | None:
+        path = folder.joinpath(*parts)
+        if parts and (file := path.with_name(path.name + ".py")).is_file() and not (path / "__init__.py").is_file():
+            return file
+        if (path / "__init__.py").is_file():
+            return path / "__init__.py"
+        return path if path.is_dir() and any(path.glob("*.py")) else None
+
+
+def _shown(path: Path) -> str:
+    """The path as a user would write it: relative to the working directory when below it."""
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        return os.path.relpath(path)
+    return str(path)

@@ -1,0 +1,50 @@
+"""All that can change while a program is walked, with the means to try one side of a branch and then the other."""
+
+from __future__ import annotations
+
+from .values import Value
+
+Cell = tuple[int, str]  # the owner's identity and a name: a variable, `.attribute`, `[*]` or a `%fact`
+Changes = dict[Cell, "Value | None"]
+
+
+class Store:
+    """Cells with values, and a journal of what they held before."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Cell, Value] = {}
+        self._names: dict[int, dict[str, None]] = {}
+        self._journal: list[tuple[Cell, Value | None]] = []
+
+    def get(self, cell: Cell) -> Value | None:
+        """The value in the cell; None when it holds none."""
+        return self._cells.get(cell)
+
+    def names(self, owner: int) -> list[str]:
+        """The names of the owner's cells that hold something."""
+        return [name for name in self._names.get(owner, ()) if (owner, name) in self._cells]
+
+    def set(self, cell: Cell, value: Value | None) -> None:
+        """Put a value into the cell, or empty it."""
+        self._journal.append((cell, self._cells.get(cell)))
+        self._put(cell, value)
+
+    def mark(self) -> int:
+        """A point in time to which `rollback` can return."""
+        return len(self._journal)
+
+    def since(self, mark: int) -> Changes:
+        """What the cells written since `mark` hold now."""
+        return {cell: self._cells.get(cell) for cell, _ in self._journal[mark:]}
+
+    def rollback(self, mark: int) -> None:
+        """Return to the state at `mark`."""
+        while len(self._journal) > mark:
+            self._put(*self._journal.pop())
+
+    def _put(self, cell: Cell, value: Value | None) -> None:
+        if value is None:
+            self._cells.pop(cell, None)
+        else:
+            self._cells[cell] = value
+            self._names.setdefault(cell[0], {})[cell[1]] = None

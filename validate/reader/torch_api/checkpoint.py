@@ -1,0 +1,404 @@
+"""Distributed Checkpoint, `torch.save`, and the futures of asynchronous saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...events import (
+    AsyncSaved,
+    Awaited,
+    DirectoryRemoved,
+    Entry,
+    Form,
+    Kind,
+    Loaded,
+    Saved,
+    TorchLoaded,
+    TorchSaved,
+    Via,
+)
+from ..values import (
+    NONE,
+    Const,
+    Elements,
+    External,
+    Items,
+    Obj,
+    RngState,
+    StateData,
+    Sym,
+    Tensors,
+    Tuple,
+    Value,
+    What,
+    members,
+    single,
+)
+from ..walk.calls import Call, call_value, callbacks, escape, find_method
+from ..walk.core import Walk
+from ..walk.lookup import ATTRIBUTES
+from ..walk.loops import iterate
+from .launch import group_of
+from .optimizers import optimizer_form
+from .table import api, method
+
+_DCP = "torch.distributed.checkpoint."
+_DEPTH_LIMIT = 4  # dictionaries within dictionaries
+
+
+# --- what is saved ---
+
+
+def entries(call: Call, value: Value | None) -> tuple[Entry, ...] | None:
+    """The entries of the dictionary given to a save or load; None where it cannot be seen into.
+
+    Objects of the program that have a `state_dict` method are asked for their state, as DCP does.
+    """
+    if value is None:
+        return None
+    found: list[Entry] = []
+    for _, v in members(value):
+        if isinstance(v, Obj) and v.what is What.DICT and (content := call.walk.items(v)) is not None:
+            if not content.exact and not content.items:
+                return None
+            for key, inner in content.items:
+                found += _entries(call, _key_text(key), inner, _has_rank(key), 0)
+        elif isinstance(v, Obj) and (isinstance(v.data, StateData) or _is_stateful(call.walk, v)):
+            found += _entries(call, "", v, False, 0)
+        else:
+            return None
+    return tuple(_merged(found))
+
+
+def _merged(found: list[Entry]) -> list[Entry]:
+    """One entry a key and object."""
+    return list({(e.key, e.of.id if e.of else None, e.via): e for e in found}.values())
+
+
+def _key_text(key: Value) -> str:
+    constant = single(key)
+    return str(constant) if isinstance(key, Const) else "*" if constant is None else str(constant)
+
+
+def _has_rank(key: Value) -> bool:
+    return isinstance(key, Sym) and key.rank
+
+
+def _is_stateful(walk: Walk, obj: Obj) -> bool:
+    return find_method(walk, obj, "state_dict") is not None
+
+
+def _entries(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:
+    found: list[Entry] = []
+    for _, v in members(value):
+        found += _entries_of_one(call, key, v, by_rank, depth)
+    return found
+
+
+def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:
+    walk = call.walk
+    if isinstance(value, RngState):
+        return [Entry(key=key, kind=Kind.RNG, form=Form.PLAIN, per_rank=not by_rank)]
+    if isinstance(value, Tensors):
+        of = walk.ref(value.of[0]) if value.of else None
+        return [Entry(key=key, kind=value.kind, of=of, form=value.form, via=value.via, per_rank=None)]
+    if isinstance(value, Const):
+        return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN, per_rank=False)]
+    if isinstance(value, Sym):
+        per_rank = (not by_rank) if value.rank else None
+        return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN, per_rank=per_rank)]
+    if isinstance(value, Tuple):
+        return _nested(call, key, [(Const(i), v) for i, v in enumerate(value.items)], by_rank, depth)
+    if not isinstance(value, Obj):
+        return [Entry(key=key, kind=Kind.UNKNOWN)]
+    if isinstance(value.data, StateData):
+        return _of_state(walk, key, value.data, by_rank)
+    content = walk.content(value)
+    what = walk.what(value)
+    if isinstance(content, Items) and what is What.DICT:
+        return _nested(call, key, list(content.items), by_rank, depth)
+    if isinstance(content, Elements) and what is What.LIST:
+        return _nested(call, key, [(Const(i), v) for i, v in enumerate(content.items)], by_rank, depth)
+    method = find_method(walk, value, "state_dict")
+    if method is not None and what in (What.INSTANCE, What.MODULE, What.OPTIMIZER) and depth < _DEPTH_LIMIT:
+        state = state_of(call, value, method)
+        return (
+            _entries(call, key, state, by_rank, depth + 1) if what is What.INSTANCE else _raw(walk, key, value, by_rank)
+        )
+    return _raw(walk, key, value, by_rank)
+
+
+def _nested(call: Call, key: str, items: Sequence[tuple[Value, Value]], by_rank: bool, depth: int) -> list[Entry]:
+    if depth >= _DEPTH_LIMIT:
+        return [Entry(key=key, kind=Kind.UNKNOWN)]
+    found: list[Entry] = []
+    for name, value in items:
+        path = f"{key}.{_key_text(name)}" if key else _key_text(name)
+        found += _entries(call, path, value, by_rank or _has_rank(name), depth + 1)
+    return found
+
+
+def _of_state(walk: Walk, key: str, data: StateData, by_rank: bool) -> list[Entry]:
+    per_rank: bool | None = (not by_rank) if data.kind is Kind.LOADER else None if data.kind is Kind.UNKNOWN else False
+    return [
+        Entry(
+            key=key,
+            kind=data.kind,
+            of=walk.ref(obj),
+            form=data.form,
+            via=data.via,
+            aliased=data.aliased,
+            per_rank=per_rank,
+        )
+        for obj in data.of
+    ] or [Entry(key=key, kind=data.kind, form=data.form, via=data.via, aliased=data.aliased, per_rank=per_rank)]
+
+
+_RAW = {
+    What.MODULE: Kind.MODEL,
+    What.OPTIMIZER: Kind.OPTIMIZER,
+    What.SCHEDULER: Kind.SCHEDULER,
+    What.LOADER: Kind.LOADER,
+}
+
+
+def _raw(walk: Walk, key: str, obj: Obj, by_rank: bool) -> list[Entry]:
+    """An object that DCP asks for its state itself."""
+    what = walk.what(obj)
+    kind = _RAW.get(what, Kind.UNKNOWN) if what is not None else Kind.UNKNOWN
+    if kind is Kind.UNKNOWN:
+        return [Entry(key=key, kind=kind, of=walk.ref(obj))]
+    form = Form.PLAIN
+    if kind is Kind.MODEL:
+        form = walk.form_of(obj)
+    elif kind is Kind.OPTIMIZER:
+        form = optimizer_form(walk, obj)
+    per_rank = (not by_rank) if kind is Kind.LOADER else False
+    return [Entry(key=key, kind=kind, of=walk.ref(obj), form=form, via=Via.OBJECT, per_rank=per_rank)]
+
+
+def state_of(call: Call, obj: Obj, method: Value) -> Value:
+    """What `state_dict()` of an object of the program returns, walked at most once for each call of DCP."""
+    walk = call.walk
+    known = walk.states.get(obj.id)
+    if known is None:
+        known = call_value(walk, method, Call(walk, call.node, [], {}))
+        walk.states[obj.id] = known
+    return known
+
+
+def _statefuls(walk: Walk, value: Value, depth: int = 0) -> list[Obj]:
+    """The objects of the program in a dictionary that DCP asks for their state."""
+    found: list[Obj] = []
+    for _, v in members(value):
+        if not isinstance(v, Obj) or depth > _DEPTH_LIMIT:
+            continue
+        content = walk.content(v)
+        if isinstance(content, Items):
+            found += [s for _, inner in content.items for s in _statefuls(walk, inner, depth + 1)]
+        elif v.what is What.INSTANCE and _is_stateful(walk, v):
+            found.append(v)
+    return found
+
+
+# --- saves and loads ---
+
+
+def _common(call: Call, value: Value | None) -> dict[str, Any]:
+    walk = call.walk
+    walk.states = {}
+    target = call.constant(None, "checkpoint_id")
+    where = call.get(None, "storage_writer") or call.get(None, "storage_reader")
+    if target is None and isinstance(where, Obj):
+        path = walk.attribute(where, "path")
+        target = single(path)
+    return {
+        "target": target if isinstance(target, str) else None,
+        "entries": entries(call, value),
+        "group": group_of(call, call.get(None, "process_group")),
+        "alone": call.constant(None, "no_dist") is True,
+    }
+
+
+@api(
+    _DCP + "FileSystemWriter",
+    _DCP + "FileSystemReader",
+    _DCP + "filesystem.FileSystemWriter",
+    _DCP + "filesystem.FileSystemReader",
+)
+def _storage(call: Call) -> Value:
+    made = call.walk.unknown(External(_DCP + "FileSystemWriter"))
+    path = call.get(0, "path")
+    if path is not None:
+        call.walk.store.set((made.id, ".path"), path)
+    return made
+
+
+@api(_DCP + "save", _DCP + "save_state_dict")
+def _save(call: Call) -> Value:
+    call.walk.emit(Saved, call.node, **_common(call, call.get(0, "state_dict")))
+    return call.walk.unknown()
+
+
+@api(_DCP + "async_save")
+def _async_save(call: Call) -> Value:
+    walk = call.walk
+    fields = _common(call, call.get(0, "state_dict"))
+    kind = call.get(None, "async_stager")
+    future = walk.new(What.FUTURE, data="upload")
+    walk.emit(AsyncSaved, call.node, future=walk.ref(future), **fields)
+    if kind is None or kind == NONE:
+        return future
+    response = walk.new(
+        What.RESPONSE
+    )  # a stager that works in the background makes torch return two futures in one object
+    walk.store.set((response.id, "%upload"), future)
+    return response
+
+
+def _upload(walk: Walk, response: Obj) -> Obj:
+    future = walk.store.get((response.id, "%upload"))
+    assert isinstance(future, Obj)
+    return future
+
+
+ATTRIBUTES[(What.RESPONSE, "upload_completion")] = lambda walk, response, _node: _upload(walk, response)
+ATTRIBUTES[(What.FUTURE, "upload_completion")] = lambda _walk, future, _node: future
+for _kind in (What.RESPONSE, What.FUTURE):
+    ATTRIBUTES[(_kind, "staging_completion")] = lambda walk, _obj, _node: walk.new(What.FUTURE, data="staging")
+
+
+@api(_DCP + "load", _DCP + "load_state_dict")
+def _load(call: Call) -> Value:
+    walk = call.walk
+    given = call.get(0, "state_dict")
+    fields = _common(call, given)
+    state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
+    walk.emit(Loaded, call.node, state=state, **fields)
+    for obj in _statefuls(walk, given) if given is not None else ():
+        method = find_method(walk, obj, "load_state_dict")
+        if method is not None:
+            known = walk.states.get(obj.id)
+            call_value(walk, method, Call(walk, call.node, [known if known is not None else walk.unknown()], {}))
+    if given is not None:
+        _filled(walk, given)
+    return NONE
+
+
+def _filled(walk: Walk, value: Value) -> None:
+    """What a load put into the dictionary is not the constants that were in it."""
+    for _, v in members(value):
+        content = walk.items(v) if isinstance(v, Obj) else None
+        if content is None or not isinstance(v, Obj):
+            continue
+        fresh = tuple((k, walk.sym() if isinstance(inner, Const | Sym) else inner) for k, inner in content.items)
+        walk.store.set((v.id, "%items"), Items(fresh, content.exact))
+        for _, inner in fresh:
+            _filled(walk, inner)
+
+
+# --- torch.save ---
+
+
+@api("torch.save")
+def _torch_save(call: Call) -> Value:
+    walk = call.walk
+    walk.states = {}
+    value = call.get(0, "obj")
+    target = call.constant(1, "f")
+    saved = entries(call, value) if value is not None else None
+    if saved is None and value is not None and all(_is_model(walk, v) for _, v in members(value)):
+        saved = tuple(e for _, v in members(value) for e in _entries_of_one(call, "", v, False, 0))
+    if saved is None and isinstance(value, Tensors):
+        saved = tuple(_entries_of_one(call, "", value, False, 0))
+    walk.emit(TorchSaved, call.node, target=target if isinstance(target, str) else None, entries=saved)
+    return NONE
+
+
+def _is_model(walk: Walk, value: Value) -> bool:
+    return isinstance(value, Obj) and walk.what(value) in (What.MODULE, What.OPTIMIZER)
+
+
+@api("torch.load")
+def _torch_load(call: Call) -> Value:
+    target = call.constant(0, "f")
+    call.walk.emit(TorchLoaded, call.node, target=target if isinstance(target, str) else None)
+    return call.walk.unknown()
+
+
+@api("shutil.rmtree")
+def _rmtree(call: Call) -> Value:
+    target = call.constant(0, "path")
+    call.walk.emit(DirectoryRemoved, call.node, target=target if isinstance(target, str) else None)
+    return NONE
+
+
+# --- random state ---
+
+
+@api(
+    "torch.get_rng_state", "torch.random.get_rng_state", "torch.cuda.get_rng_state", "torch.cuda.get_rng_state_all",
+    "torch.cuda.random.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.accelerator.get_rng_state",
+    "torch.cuda.random.get_rng_state_all",
+)  # fmt: skip
+def _rng(_call: Call) -> Value:
+    return RngState()
+
+
+# --- futures ---
+
+
+def _awaited(call: Call, future: Obj) -> None:
+    if future.data == "upload":
+        call.walk.emit(Awaited, call.node, future=call.walk.ref(future))
+
+
+@method(What.FUTURE, "result", "exception", "wait")
+def _result(call: Call, future: Obj) -> Value:
+    _awaited(call, future)
+    return call.walk.unknown()
+
+
+@method(What.FUTURE, "done", "running")
+def _done(call: Call, future: Obj) -> Value:
+    _awaited(call, future)
+    return call.walk.sym()
+
+
+@method(What.FUTURE, "add_done_callback")
+def _callback(call: Call, future: Obj) -> Value:
+    callbacks(call, call.everything())
+    escape(call, [future])
+    return NONE
+
+
+@method(What.FUTURE, "cancel")
+def _cancel(call: Call, _future: Obj) -> Value:
+    return call.walk.sym()
+
+
+@method(What.RESPONSE, "result", "wait")
+def _response_result(call: Call, response: Obj) -> Value:
+    _awaited(call, _upload(call.walk, response))
+    return call.walk.unknown()
+
+
+@api(
+    "concurrent.futures.wait",
+    "concurrent.futures.as_completed",
+    "asyncio.gather",
+    "asyncio.wrap_future",
+    "asyncio.wait",
+    "torch.futures.wait_all",
+)
+def _wait(call: Call) -> Value:
+    walk = call.walk
+    found: list[Value] = []
+    for value in call.args:
+        for _, v in members(value):
+            found += iterate(walk, v).values if not (isinstance(v, Obj) and v.what is What.FUTURE) else [v]
+    futures = [v for value in found for _, v in members(value) if isinstance(v, Obj) and v.what is What.FUTURE]
+    for future in futures:
+        _awaited(call, future)
+    return walk.new_list(futures, exact=False)

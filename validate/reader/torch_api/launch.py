@@ -1,0 +1,310 @@
+"""Ranks, process groups, devices, meshes and the collectives that a program calls itself."""
+
+from __future__ import annotations
+
+import ast
+
+from ...events import (
+    AcceleratorUsed,
+    CollectiveCalled,
+    DeviceSet,
+    Exited,
+    Form,
+    GroupCreated,
+    GroupDestroyed,
+    GroupInitialised,
+    MeshCreated,
+    Ref,
+    SignalHandled,
+)
+from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, single
+from ..walk.calls import Call, callbacks, escape, perhaps_call
+from ..walk.core import Stop, Walk
+from ..walk.lookup import ATTRIBUTES
+from .table import anything, api, method
+
+_RANK_VARIABLES = {
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+}
+
+
+@api("torch.distributed.get_rank", "torch.distributed.get_node_local_rank", "torch.distributed.get_group_rank")
+def _rank(call: Call) -> Value:
+    return call.walk.sym("rank", *call.args, rank=True)
+
+
+@api("os.environ.get", "os.getenv", "os.environ.setdefault")
+def _environment(call: Call) -> Value:
+    name = call.constant(0, "key")
+    default = call.get(1, "default")
+    if name in _RANK_VARIABLES:
+        return call.walk.sym("environment", name, default, rank=True)
+    return call.walk.sym("environment", call.get(0, "key"))
+
+
+@api("os.environ.pop")
+def _environment_taken(call: Call) -> Value:
+    return _environment(call)
+
+
+def environment_set(walk: Walk, key: Value, node: ast.AST) -> None:
+    """`os.environ[key] = ...`: hiding all devices but one is a choice of device too."""
+    if single(key) in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        walk.emit(DeviceSet, node)
+
+
+@api("torch.distributed.init_process_group")
+def _init(call: Call) -> Value:
+    backend = call.constant(0, "backend")
+    bound = call.get(None, "device_id") not in (None, NONE)
+    call.walk.emit(
+        GroupInitialised,
+        call.node,
+        backend=backend if isinstance(backend, str) else None,
+        device_bound=bound or call.open,
+    )
+    return NONE
+
+
+@api(
+    "torch.cuda.set_device", "torch.accelerator.set_device_index", "torch.accelerator.set_device_idx",
+    "torch.xpu.set_device",
+    "torch.npu.set_device", "torch_npu.npu.set_device",
+)  # fmt: skip
+def _set_device(call: Call) -> Value:
+    call.walk.emit(DeviceSet, call.node)
+    return NONE
+
+
+@anything("set_device", "set_device_index")
+def _device_module_set(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and receiver.what is What.OPAQUE:
+        call.walk.emit(DeviceSet, call.node)
+        return NONE
+    return None
+
+
+@api("torch.device")
+def _device(call: Call) -> Value:
+    return call.walk.new(What.DEVICE, External("torch.device"), data=device_name(call, call.get(0, "type"), 0))
+
+
+def device_name(call: Call, value: Value | None, position: int | None = None) -> str | None:
+    """The device that a value names, None where unknown; of `f"cuda:{rank}"`, the part that is known."""
+    if isinstance(value, Obj) and value.what is What.DEVICE:
+        return value.data if isinstance(value.data, str) else None
+    name = single(value)
+    if isinstance(name, str):
+        return name
+    args = call.node.args if isinstance(call.node, ast.Call) else []
+    node = args[position] if position is not None and position < len(args) else None
+    start = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
+    return start.value if isinstance(start, ast.Constant) and isinstance(start.value, str) else None
+
+
+def uses_accelerator(call: Call, method: str = "") -> None:
+    """A call that puts something on the accelerator: `.cuda()`, `.to("cuda")`, `device="cuda"`."""
+    named = device_name(call, call.kwargs.get("device"))
+    if method == "to" and call.args:
+        named = device_name(call, call.args[0], 0)
+    if method in ("cuda", "xpu") or (named is not None and named.partition(":")[0] in ("cuda", "xpu", "npu")):
+        call.walk.emit(AcceleratorUsed, call.node)
+
+
+@api("torch.cuda.device")
+def _device_context(call: Call) -> Value:
+    call.walk.emit(DeviceSet, call.node)
+    return call.walk.unknown()
+
+
+# --- meshes and groups ---
+
+
+@api("torch.distributed.init_device_mesh")
+def _init_mesh(call: Call) -> Value:
+    return _mesh(call, call.get(1, "mesh_shape"), call.get(2, "mesh_dim_names"))
+
+
+@api("torch.distributed.DeviceMesh")
+def _device_mesh(call: Call) -> Value:
+    return _mesh(call, None, call.get(2, "mesh_dim_names"))
+
+
+def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
+    walk = call.walk
+    mesh = walk.new(What.MESH)
+    device = call.constant(0, "device_type")
+    names = [single(v) for v in sequence(walk, dims) or ()]
+    sizes = sequence(walk, shape)
+    walk.emit(
+        MeshCreated,
+        call.node,
+        mesh=walk.ref(mesh),
+        device_type=device if isinstance(device, str) else None,
+        shape=None if sizes is None else tuple(s if isinstance(s := single(v), int) and s > 0 else None for v in sizes),
+        dims=tuple(str(name) for name in names) if names and all(isinstance(n, str) for n in names) else None,
+    )
+    return mesh
+
+
+def sequence(walk: Walk, value: Value | None) -> tuple[Value, ...] | None:
+    """The elements of a tuple or list, None where they are not all known."""
+    if isinstance(value, Tuple):
+        return value.items
+    if isinstance(value, Obj) and isinstance(content := walk.content(value), Elements) and content.exact:
+        return content.items
+    return None
+
+
+@method(What.MESH, "get_rank", "get_local_rank", "get_coordinate")
+def _mesh_rank(call: Call, mesh: Obj) -> Value:
+    return call.walk.sym("mesh rank", mesh, *call.args, rank=True)
+
+
+@method(What.MESH, "size", "get_dim_groups")
+def _mesh_size(call: Call, mesh: Obj) -> Value:
+    return call.walk.sym("mesh size", mesh, *call.args)
+
+
+@method(What.MESH, "get_group")
+def _mesh_group(call: Call, _mesh: Obj) -> Value:
+    return call.walk.new(What.GROUP)
+
+
+@method(What.MESH, "_flatten", "__getitem__", "_unflatten")
+def _sub_mesh(call: Call, _mesh: Obj) -> Value:
+    return call.walk.new(What.MESH)
+
+
+@anything("get_local_rank", "get_rank")
+def _rank_of_something(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and call.walk.what(receiver) in (What.OPAQUE, What.GROUP):
+        return call.walk.sym("mesh rank", receiver, *call.args, rank=True)
+    return None
+
+
+@api("torch.distributed.new_group", "torch.distributed.new_subgroups", "torch.distributed.new_subgroups_by_enumeration")
+def _new_group(call: Call) -> Value:
+    walk = call.walk
+    group = walk.new(What.GROUP)
+    backend = call.constant(2, "backend")
+    walk.emit(GroupCreated, call.node, group=walk.ref(group), backend=backend if isinstance(backend, str) else None)
+    return group
+
+
+@api("torch.distributed.destroy_process_group")
+def _destroy(call: Call) -> Value:
+    if call.get(0, "group") in (None, NONE):
+        call.walk.emit(GroupDestroyed, call.node)
+    return NONE
+
+
+def group_of(call: Call, value: Value | None) -> Ref | None:
+    """The process group given; None for the default one, and for one that is not known."""
+    return call.walk.ref(value) if isinstance(value, Obj) and call.walk.what(value) is What.GROUP else None
+
+
+_COLLECTIVES = (
+    "barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "all_reduce", "reduce", "all_gather",
+    "all_gather_object",
+    "all_gather_into_tensor", "gather", "gather_object", "scatter", "scatter_object_list", "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all", "all_to_all_single", "all_gather_coalesced", "all_reduce_coalesced",
+)  # fmt: skip
+
+
+@api(*(f"torch.distributed.{name}" for name in _COLLECTIVES))
+def _collective(call: Call) -> Value:
+    walk = call.walk
+    op = call.name.rpartition(".")[2]
+    walk.emit(CollectiveCalled, call.node, op=op, group=group_of(call, call.kwargs.get("group")))
+    for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
+        if isinstance(value, Obj) and value.what is What.LIST:
+            walk.store.set((value.id, "%items"), Elements((walk.unknown(),), exact=False))
+    return walk.unknown()
+
+
+@anything("full_tensor")
+def _full_tensor(call: Call, receiver: Value) -> Value | None:
+    call.walk.emit(CollectiveCalled, call.node, op="full_tensor")
+    if isinstance(receiver, Tensors):
+        return Tensors(receiver.of, receiver.kind, Form.FULL, receiver.via)
+    return call.walk.unknown()
+
+
+@anything("to_local")
+def _to_local(call: Call, receiver: Value) -> Value | None:
+    return (
+        Tensors(receiver.of, receiver.kind, Form.LOCAL, receiver.via)
+        if isinstance(receiver, Tensors)
+        else call.walk.unknown()
+    )
+
+
+# --- processes ---
+
+
+@api("signal.signal")
+def _signal(call: Call) -> Value:
+    walk = call.walk
+    signum = call.constant(0, "signalnum")
+    walk.emit(SignalHandled, call.node, signum=signum if isinstance(signum, int) else None)
+    callbacks(call, call.args[1:2])
+    return walk.unknown()
+
+
+@api("atexit.register")
+def _at_exit(call: Call) -> Value:
+    walk, frame = call.walk, call.walk.frame
+    function, args = (call.args or [NONE])[0], call.args[1:]
+
+    def run() -> None:
+        from ..walk.calls import call_value
+
+        walk.frames.append(frame)
+        try:
+            call_value(walk, function, Call(walk, call.node, args, dict(call.kwargs)))
+        finally:
+            walk.frames.pop()
+
+    walk.at_exit.append(run)
+    return function
+
+
+@api("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort", "os.execv", "os.execvp")
+def _exit(call: Call) -> Value:
+    call.walk.emit(Exited, call.node)
+    raise Stop
+
+
+@api("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+def _spawn(call: Call) -> Value:
+    walk = call.walk
+    function = call.get(0, "fn")
+    args = sequence(walk, call.get(1, "args")) or ()
+    if function is not None:
+        perhaps_call(walk, function, call.node, [walk.sym("spawned rank", rank=True), *args])
+    return walk.unknown()
+
+
+@api("torch.distributed.launcher.api.elastic_launch", "torch.distributed.launcher.elastic_launch")
+def _elastic(call: Call) -> Value:
+    function = call.get(1, "entrypoint")
+    return function if function is not None else call.walk.unknown()
+
+
+@api("threading.Thread", "multiprocessing.Process", "torch.multiprocessing.Process", "threading.Timer")
+def _thread(call: Call) -> Value:
+    escape(call, call.everything())
+    callbacks(call, call.everything())
+    return call.walk.unknown()
+
+
+ATTRIBUTES[(What.GROUP, "rank")] = lambda _walk, group, _node: Method(group, "get_rank")
+ATTRIBUTES[(What.MESH, "mesh")] = lambda walk, mesh, _node: walk.sym("mesh", mesh)

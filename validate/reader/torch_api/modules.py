@@ -1,0 +1,503 @@
+"""`nn.Module`: what it is built of, what its methods do, and what wraps it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from ...events import Compiled, Form, GradientsCleared, Kind, Materialised, ModuleBuilt, StateApplied, StateTaken, Via
+from ..values import (
+    NONE,
+    Class,
+    Elements,
+    External,
+    Items,
+    Obj,
+    StateData,
+    Tensors,
+    Tuple,
+    Value,
+    What,
+    members,
+    single,
+)
+from ..walk.calls import Call, bypass_forward, enter_forward, set_attribute, walk_forward
+from ..walk.core import Walk
+from ..walk.lookup import ATTRIBUTES
+from ..walk.loops import iterate
+from ..walk.structure import children, descendants
+from .table import anything, api, method
+
+
+def built(call: Call, module: Obj, name: str) -> None:
+    """A module was constructed."""
+    walk = call.walk
+    device = call.kwargs.get("device")
+    meta: bool | None = walk.meta[-1] if walk.meta else (False if walk.in_entry else None)
+    if device is not None and device != NONE:
+        named = device.data if isinstance(device, Obj) else single(device)
+        meta = named == "meta" if isinstance(named, str) else None
+    if meta:
+        walk.establish(module, "meta")
+    walk.emit(ModuleBuilt, call.node, module=walk.ref(module), cls=name, meta=meta)
+
+
+def as_modules(walk: Walk, value: Value | None) -> list[Obj]:
+    """The modules that a value given for a module is; an unknown object is one from now on."""
+    found: list[Obj] = []
+    for _, v in members(value) if value is not None else ():
+        if isinstance(v, Obj) and v.what is What.OPAQUE:
+            walk.take_role(v, What.MODULE)
+        if isinstance(v, Obj) and walk.what(v) is What.MODULE:
+            found.append(v)
+    return found
+
+
+def new_module(call: Call, name: str) -> Obj:
+    """A module of a library class."""
+    module = call.walk.new(What.MODULE, External(name))
+    call.walk.modules[module.id] = module
+    return module
+
+
+@api("torch.nn.*")
+def _library_module(call: Call) -> Value:
+    """A class of torch.nn: a layer, or a loss."""
+    name = call.name
+    if not name.rpartition(".")[2][:1].isupper():
+        return call.walk.unknown()
+    module = new_module(call, name)
+    for value in call.everything():
+        for _, v in members(value):
+            if isinstance(v, Obj) and call.walk.what(v) is What.MODULE:
+                call.walk.hold(module, v)
+                call.walk.establish(module, "open")
+    built(call, module, name.rpartition(".")[2])
+    return module
+
+
+def _hold_all(walk: Walk, module: Obj, values: Iterable[Value]) -> None:
+    items = tuple(values)
+    for value in items:
+        walk.hold(module, value)
+        for _, v in members(value):
+            if isinstance(v, Obj):
+                walk.label(v, "[*]" if v.many else f"[{items.index(value)}]", module)
+                if v.what is What.OPAQUE:
+                    walk.take_role(v, What.MODULE)
+
+
+@api("torch.nn.Sequential")
+def _sequential(call: Call) -> Value:
+    module = new_module(call, "torch.nn.Sequential")
+    items: list[Value] = list(call.args)
+    if len(items) == 1 and isinstance(items[0], Obj) and (content := call.walk.items(items[0])) is not None:
+        items = [value for _, value in content.items]
+    return _container(call, module, items, exact=not call.open)
+
+
+@api("torch.nn.ModuleList")
+def _module_list(call: Call) -> Value:
+    module = new_module(call, "torch.nn.ModuleList")
+    given = call.get(0, "modules")
+    if given is None:
+        return _container(call, module, [], exact=True)
+    found = iterate(call.walk, given)
+    return _container(call, module, found.values, found.exact)
+
+
+@api("torch.nn.ModuleDict")
+def _module_dict(call: Call) -> Value:
+    module = new_module(call, "torch.nn.ModuleDict")
+    given = call.get(0, "modules")
+    content = call.walk.items(given) if isinstance(given, Obj) else None
+    values = [value for _, value in content.items] if content is not None else []
+    for key, value in content.items if content is not None else ():
+        if isinstance(name := single(key), str):
+            call.walk.store.set((module.id, "." + name), value)
+            call.walk.store.set((module.id, f"[{name!r}]"), value)
+    return _container(call, module, values, exact=given is None or (content is not None and content.exact))
+
+
+def _container(call: Call, module: Obj, items: list[Value], exact: bool) -> Value:
+    walk = call.walk
+    _hold_all(walk, module, items)
+    walk.store.set((module.id, "%items"), Elements(tuple(items), exact))
+    built(call, module, str(getattr(module.cls, "name", "")).rpartition(".")[2])
+    return module
+
+
+@method(What.MODULE, "append", "add_module", "register_module", "extend", "insert", "update")
+def _attach(call: Call, module: Obj) -> Value:
+    walk = call.walk
+    value = call.args[-1] if call.args else call.kwargs.get("module", NONE)
+    name = call.constant(0, "name")
+    content = walk.elements(module)
+    if content is not None:
+        is_many = ast.unparse(call.node.func).endswith("extend") if isinstance(call.node, ast.Call) else False
+        new = list(iterate(walk, value).values) if is_many else [value]
+        if walk.loops:  # a list that grows in a loop: one stands for all that this place makes
+            new = [Obj(v.id, v.what, v.cls, True, v.parent, v.data) if isinstance(v, Obj) else v for v in new]
+        _hold_all(walk, module, new)
+        walk.store.set((module.id, "%items"), Elements((*content.items, *new)[:24], content.exact and not walk.loops))
+    elif isinstance(name, str) and len(call.args) > 1:
+        set_attribute(walk, module, name, value, call.node)
+    else:
+        walk.hold(module, value)
+        walk.establish(module, "open")
+    return module
+
+
+@method(What.MODULE, "register_parameter")
+def _register_parameter(call: Call, module: Obj) -> Value:
+    name = call.constant(0, "name")
+    if isinstance(name, str) and len(call.args) > 1:
+        call.walk.store.set((module.id, "." + name), call.args[1])
+    return NONE
+
+
+@api("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+def _parameter(call: Call) -> Value:
+    made = call.walk.unknown(External("torch.nn.Parameter"))
+    if call.constant(1, "requires_grad") is False:
+        call.walk.establish(made, "frozen")
+    return made
+
+
+# --- what a module is asked for ---
+
+
+def parameters_of(walk: Walk, module: Obj) -> Tensors:
+    """The parameters of a module, as one value."""
+    return Tensors((module,), Kind.MODEL, walk.form_of(module), Via.VALUE)
+
+
+@method(What.MODULE, "parameters", "buffers")
+def _parameters(call: Call, module: Obj) -> Value:
+    return parameters_of(call.walk, module)
+
+
+@anything("parameters")
+def _parameters_of_unknown(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and receiver.what is What.OPAQUE:
+        call.walk.take_role(receiver, What.MODULE)
+        return parameters_of(call.walk, receiver)
+    return None
+
+
+@anything("named_parameters")
+def _named_of_unknown(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and receiver.what is What.OPAQUE:
+        call.walk.take_role(receiver, What.MODULE)
+        return _named_parameters(call, receiver)
+    return None
+
+
+@method(What.MODULE, "named_parameters", "named_buffers")
+def _named_parameters(call: Call, module: Obj) -> Value:
+    return call.walk.new_list([Tuple((call.walk.sym(), parameters_of(call.walk, module)))], exact=False)
+
+
+def _inner(call: Call, module: Obj, found: list[Obj], complete: bool, name: str) -> list[Obj]:
+    """The modules found, or one that stands for each of those that are not known."""
+    if complete and len(found) <= 16:
+        return found
+    walk = call.walk
+    known = walk.get((module.id, f"%{name}"))
+    if isinstance(known, Obj):
+        return [known]
+    each = Obj(walk.fresh(), What.OPAQUE, None, True, (module, f"{name}()[*]"))
+    walk.labels[each.id] = (module.id, f".{name}()[*]")
+    walk.holders.setdefault(each.id, set()).add(module.id)
+    walk.store.set((module.id, f"%{name}"), each)
+    return [each]
+
+
+def _iterated(call: Call, module: Obj, name: str) -> tuple[list[Obj], bool]:
+    walk = call.walk
+    if name == "modules":
+        every, complete = descendants(walk, module)
+        found = _inner(call, module, every, complete, name)
+    else:
+        direct, complete = children(walk, module)
+        complete = complete and isinstance(module.cls, Class | External) and module.what is What.MODULE
+        found = _inner(call, module, [child for _, child in direct], complete, name)
+    return found, len(found) != 1 or complete
+
+
+@method(What.MODULE, "children", "modules")
+def _children(call: Call, module: Obj) -> Value:
+    name = _method_name(call)
+    found, exact = _iterated(call, module, name)
+    return call.walk.new_list(found, exact)
+
+
+@method(What.MODULE, "named_children", "named_modules")
+def _named_children(call: Call, module: Obj) -> Value:
+    name = _method_name(call).removeprefix("named_")
+    found, exact = _iterated(call, module, name)
+    return call.walk.new_list([Tuple((call.walk.sym(), child)) for child in found], exact)
+
+
+@method(What.MODULE, "values", "__iter__")
+def _values(call: Call, module: Obj) -> Value:
+    found = iterate(call.walk, module)
+    return call.walk.new_list(found.values, found.exact)
+
+
+@method(What.MODULE, "items")
+def _items(call: Call, module: Obj) -> Value:
+    found = iterate(call.walk, module)
+    return call.walk.new_list([Tuple((call.walk.sym(), v)) for v in found.values], found.exact)
+
+
+@anything("modules", "children", "named_modules", "named_children")
+def _children_of_unknown(call: Call, receiver: Value) -> Value | None:
+    if not (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
+        return None
+    call.walk.take_role(receiver, What.MODULE)
+    handler = _named_children if _method_name(call).startswith("named_") else _children
+    return handler(call, receiver)
+
+
+def _method_name(call: Call) -> str:
+    func = call.node.func if isinstance(call.node, ast.Call) else None
+    return func.attr if isinstance(func, ast.Attribute) else "modules"
+
+
+@anything("values", "items", "keys")
+def _of_unknown_mapping(call: Call, receiver: Value) -> Value | None:
+    """`model.layers.values()`: each element of an unknown collection."""
+    if not (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
+        return None
+    found = iterate(call.walk, receiver)
+    name = _method_name(call)
+    if name == "keys":
+        return call.walk.unknown()
+    return call.walk.new_list(
+        [Tuple((call.walk.sym(), v)) if name == "items" else v for v in found.values], exact=False
+    )
+
+
+@method(
+    What.MODULE,
+    "to",
+    "cuda",
+    "cpu",
+    "train",
+    "eval",
+    "half",
+    "bfloat16",
+    "float",
+    "double",
+    "type",
+    "share_memory",
+    "xpu",
+)
+def _same(_call: Call, module: Obj) -> Value:
+    return module
+
+
+@method(What.MODULE, "apply")
+def _apply(call: Call, module: Obj) -> Value:
+    from ..walk.calls import callbacks
+
+    callbacks(call, call.everything())
+    return module
+
+
+@method(What.MODULE, "requires_grad_")
+def _requires_grad(call: Call, module: Obj) -> Value:
+    if call.constant(0, "requires_grad") is False:
+        call.walk.establish(module, "frozen")
+    return module
+
+
+@anything("requires_grad_")
+def _requires_grad_of_tensors(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Tensors) and call.constant(0, "requires_grad") is False:
+        for owner in receiver.of:
+            call.walk.establish(owner, "frozen")
+        return receiver
+    return None
+
+
+@method(What.MODULE, "to_empty")
+def _to_empty(call: Call, module: Obj) -> Value:
+    call.walk.emit(Materialised, call.node, module=call.walk.ref(module))
+    return module
+
+
+@anything("to_empty")
+def _to_empty_of_unknown(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and receiver.what is What.OPAQUE:
+        call.walk.take_role(receiver, What.MODULE)
+        return _to_empty(call, receiver)
+    return None
+
+
+@method(What.MODULE, "zero_grad")
+def _zero_grad(call: Call, module: Obj) -> Value:
+    call.walk.emit(GradientsCleared, call.node, of=call.walk.ref(module))
+    return NONE
+
+
+@method(What.MODULE, "forward")
+def _forward(call: Call, module: Obj) -> Value:
+    receiver = call.walk.frame.receiver
+    through_super = isinstance(call.node, ast.Call) and "super(" in ast.unparse(call.node.func)
+    if not through_super or receiver != module:
+        bypass_forward(call, module, "forward")
+        return walk_forward(call, module, "forward")
+    return call.walk.unknown()
+
+
+@method(What.MODULE, "__call__")
+def _called(call: Call, module: Obj) -> Value:
+    return enter_forward(call, module)
+
+
+@method(What.MODULE, "compile")
+def _compile_in_place(call: Call, module: Obj) -> Value:
+    call.walk.emit(Compiled, call.node, module=call.walk.ref(module), wrapped=False)
+    return NONE
+
+
+@api("torch.compile")
+def _compile(call: Call) -> Value:
+    value = call.get(0, "model")
+    if value is None:
+        return External("builtins.staticmethod")  # a decorator with options
+    for module in [v for _, v in members(value) if isinstance(v, Obj) and call.walk.what(v) is What.MODULE]:
+        call.walk.emit(Compiled, call.node, module=call.walk.ref(module), wrapped=True)
+    return value
+
+
+@api(
+    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper",
+    "torch.distributed._composable.checkpoint_activation.checkpoint",
+    "torch.distributed.tensor.parallel.parallelize_module",
+    "torch.distributed._composable.replicate.replicate", "torch.distributed._composable.replicate",
+    "torch.distributed._composable.checkpoint",
+    "torch.distributed.tensor.distribute_module",
+    "torch.nn.utils.parametrizations.weight_norm", "torch.nn.utils.parametrizations.spectral_norm",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+)  # fmt: skip
+def _wrapped_in_place(call: Call) -> Value:
+    """Wrappers after which the program goes on with the same module, for all that the contract says."""
+    for value in call.args[:1]:
+        as_modules(call.walk, value)
+    return call.args[0] if call.args else call.kwargs.get("module", call.walk.unknown())
+
+
+@api("torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing")
+def _wrap_inside(_call: Call) -> Value:
+    return NONE
+
+
+@api(
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.DataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+)
+def _replicated(call: Call) -> Value:
+    """A wrapper that looks after the parameters in its own way."""
+    walk = call.walk
+    outer = new_module(call, "torch.nn.parallel.DistributedDataParallel")
+    for module in as_modules(walk, call.get(0, "module")):
+        set_attribute(walk, outer, "module", module, call.node)
+        walk.establish(module, "elsewhere")
+    walk.establish(outer, "elsewhere")
+    return outer
+
+
+@api("copy.deepcopy", "copy.copy")
+def _copied(call: Call) -> Value:
+    value = call.get(0, "x")
+    if isinstance(value, Obj) and call.walk.what(value) is What.MODULE:
+        made = call.walk.new(value.what, value.cls, data=value.data)
+        call.walk.modules[made.id] = made
+        call.walk.establish(made, "elsewhere")
+        return made
+    if isinstance(value, Obj) and value.what in (What.DICT, What.LIST):
+        made = call.walk.new(value.what)
+        content = call.walk.content(value)
+        assert isinstance(content, Items | Elements)
+        call.walk.store.set((made.id, "%items"), content)
+        return made
+    return value if value is not None else call.walk.unknown()
+
+
+# --- state ---
+
+
+@method(What.MODULE, "state_dict")
+def _state_dict(call: Call, module: Obj) -> Value:
+    walk = call.walk
+    form = walk.form_of(module)
+    data = StateData((module,), Kind.MODEL, form, Via.METHOD, False, False, True if form is Form.SHARDED else None)
+    state = walk.new(What.STATE, data=data)
+    walk.emit(StateTaken, call.node, of=(walk.ref(module),), state=walk.ref(state), via=Via.METHOD)
+    return state
+
+
+@method((What.MODULE, What.OPTIMIZER, What.SCHEDULER, What.LOADER), "load_state_dict")
+def _load_state_dict(call: Call, target: Obj) -> Value:
+    walk = call.walk
+    state = call.get(0, "state_dict")
+    known = state if isinstance(state, Obj) else None
+    walk.emit(
+        StateApplied,
+        call.node,
+        to=(walk.ref(target),),
+        state=walk.ref(known) if known else None,
+        via=Via.METHOD,
+        full=False,
+    )
+    return NONE
+
+
+@anything("load_state_dict")
+def _load_of_unknown(call: Call, receiver: Value) -> Value | None:
+    if not (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
+        return None
+    return _load_state_dict(call, receiver)
+
+
+@anything("state_dict")
+def _state_of_unknown(call: Call, receiver: Value) -> Value | None:
+    """The state of an unknown object: sharded or not, of a model or not, who knows."""
+    if not (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
+        return None
+    walk = call.walk
+    state = walk.new(What.STATE, data=StateData((receiver,), Kind.UNKNOWN, Form.UNKNOWN, Via.METHOD))
+    walk.emit(StateTaken, call.node, of=(walk.ref(receiver),), state=walk.ref(state), via=Via.METHOD)
+    return state
+
+
+@anything("from_pretrained", "from_config")
+def _pretrained(call: Call, receiver: Value) -> Value | None:
+    return _from_hub(call) if isinstance(receiver, External) and "AutoModel" in receiver.name else None
+
+
+_AUTO_MODELS = (
+    "AutoModel",
+    "AutoModelForCausalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSequenceClassification",
+)
+
+
+@api(*(f"transformers.{cls}.{way}" for cls in _AUTO_MODELS for way in ("from_pretrained", "from_config")))
+def _from_hub(call: Call) -> Value:
+    """A transformer of a library: its class is not known, but that it is a stack of blocks is."""
+    module = new_module(call, "transformers.AutoModel")
+    call.walk.establish(module, "blocks")
+    call.walk.establish(module, "open")
+    built(call, module, "AutoModel")
+    return module
+
+
+ATTRIBUTES[(What.MODULE, "device")] = lambda walk, module, _node: walk.sym("device", module)
+ATTRIBUTES[(What.MODULE, "dtype")] = lambda walk, module, _node: walk.sym("dtype", module)

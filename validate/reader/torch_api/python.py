@@ -1,0 +1,447 @@
+"""Builtins and the standard library, as far as values flow through them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from ..values import (
+    NONE,
+    Bound,
+    Class,
+    Const,
+    Elements,
+    External,
+    Function,
+    Items,
+    Obj,
+    Partial,
+    Sym,
+    Tensors,
+    Tuple,
+    Value,
+    What,
+    members,
+    single,
+    union,
+)
+from ..walk.calls import Call, call_library, call_value, extend, set_attribute
+from ..walk.core import parts
+from ..walk.lookup import attribute
+from ..walk.loops import iterate
+from .table import anything, api, method
+
+_CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
+_LIMIT = 24  # elements kept of a list that grows
+
+
+@api(
+    "builtins.print",
+    "builtins.len",
+    "builtins.id",
+    "builtins.hash",
+    "builtins.repr",
+    "builtins.type",
+    "builtins.sum",
+    "builtins.any",
+    "builtins.all",
+)
+def _reads(call: Call) -> Value:
+    name = call.name.rpartition(".")[2]
+    value = call.args[0] if call.args else None
+    if name == "type" and isinstance(value, Obj) and value.cls is not None and len(call.args) == 1:
+        return value.cls
+    if name == "len" and value is not None:
+        content = call.walk.content(value) if isinstance(value, Obj) else None
+        if isinstance(value, Tuple):
+            return Const(len(value.items))
+        if isinstance(content, Elements | Items) and content.exact and not call.walk.loops:
+            return Const(len(content.items))
+        return call.walk.sym()
+    return (
+        call.walk.sym(rank=any(isinstance(v, Sym) and v.rank for v in call.args)) if name == "sum" else call.walk.sym()
+    )
+
+
+@api(
+    "builtins.int",
+    "builtins.str",
+    "builtins.float",
+    "builtins.bool",
+    "builtins.abs",
+    "builtins.min",
+    "builtins.max",
+    "builtins.round",
+    "builtins.divmod",
+)
+def _converted(call: Call) -> Value:
+    name = call.name.rpartition(".")[2]
+    value = call.args[0] if call.args else NONE
+    if len(call.args) == 1 and isinstance(value, Const) and name in _CONVERSIONS:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return Const(_CONVERSIONS[name](value.value))
+    if name in ("int", "bool", "float") and len(call.args) == 1 and isinstance(value, Sym):
+        return value
+    rank = any(isinstance(v, Sym) and v.rank for given in call.args for _, v in members(given))
+    return call.walk.sym("convert", name, *call.args, rank=rank)
+
+
+@api(
+    "builtins.list",
+    "builtins.set",
+    "builtins.sorted",
+    "builtins.reversed",
+    "builtins.iter",
+    "builtins.frozenset",
+    "collections.deque",
+)
+def _listed(call: Call) -> Value:
+    if not call.args:
+        return call.walk.new_list([])
+    found = iterate(call.walk, call.args[0])
+    return call.walk.new_list(found.values, found.exact)
+
+
+@api("builtins.tuple")
+def _tupled(call: Call) -> Value:
+    if not call.args:
+        return Tuple(())
+    found = iterate(call.walk, call.args[0])
+    return Tuple(tuple(found.values)) if found.exact else call.walk.new_list(found.values, exact=False)
+
+
+@api("builtins.enumerate")
+def _enumerated(call: Call) -> Value:
+    if not call.args:
+        return call.walk.unknown()
+    found = iterate(call.walk, call.args[0])
+    pairs = [Tuple((Const(i) if found.exact else call.walk.sym(), v)) for i, v in enumerate(found.values)]
+    return call.walk.new_list(pairs, found.exact)
+
+
+@api("builtins.zip")
+def _zipped(call: Call) -> Value:
+    found = [iterate(call.walk, value) for value in call.args]
+    if not found or not all(f.values for f in found):
+        return call.walk.new_list([], exact=True)
+    if all(f.exact for f in found) and len({len(f.values) for f in found}) == 1:
+        return call.walk.new_list([Tuple(row) for row in zip(*(f.values for f in found), strict=True)])
+    return call.walk.new_list([Tuple(tuple(union([((), v) for v in f.values]) for f in found))], exact=False)
+
+
+@api("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
+def _range(call: Call) -> Value:
+    return call.walk.new_list([call.walk.sym()], exact=False)
+
+
+@api("tqdm.tqdm", "tqdm.auto.tqdm", "itertools.cycle", "itertools.islice")
+def _same_elements(call: Call) -> Value:
+    given = call.get(0, "iterable")
+    return given if given is not None else call.walk.unknown()
+
+
+@api("itertools.chain")
+def _chained(call: Call) -> Value:
+    found = [iterate(call.walk, value) for value in call.args]
+    return call.walk.new_list([v for f in found for v in f.values], all(f.exact for f in found))
+
+
+@api("builtins.next")
+def _next(call: Call) -> Value:
+    if not call.args:
+        return call.walk.unknown()
+    found = iterate(call.walk, call.args[0])
+    values = [v for v in found.values if (isinstance(v, Obj) and v.what is not What.OPAQUE) or isinstance(v, Tensors)]
+    return union([((), v) for v in values]) if values else call.walk.unknown()
+
+
+@api("builtins.filter", "builtins.map")
+def _filtered(call: Call) -> Value:
+    walk = call.walk
+    if len(call.args) < 2:
+        return walk.unknown()
+    found = [iterate(walk, value) for value in call.args[1:]]
+    is_map = call.name == "builtins.map"
+    values = []
+    for row in zip(*(f.values for f in found), strict=False):
+        result = call_value(walk, call.args[0], Call(walk, call.node, list(row), {}))
+        values.append(result if is_map else row[0])
+    return walk.new_list(values, all(f.exact for f in found) and is_map)
+
+
+@api("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+def _dict(call: Call) -> Value:
+    walk = call.walk
+    items: dict[Value, Value] = {}
+    exact = not call.open
+    for value in call.args:
+        content = walk.items(value) if isinstance(value, Obj) else None
+        pairs = walk.elements(value) if isinstance(value, Obj) else None
+        if content is not None:
+            items.update(content.items)
+            exact = exact and content.exact
+        elif pairs is not None:
+            items.update((p.items[0], p.items[1]) for p in pairs.items if isinstance(p, Tuple) and len(p.items) == 2)
+            exact = exact and pairs.exact
+        elif not isinstance(value, External | Class | Function):
+            exact = False
+    items.update((Const(name), value) for name, value in call.kwargs.items())
+    return walk.new_dict(items.items(), exact)
+
+
+@api("builtins.getattr")
+def _getattr(call: Call) -> Value:
+    name = call.constant(1, "name")
+    value = call.args[0] if call.args else NONE
+    if not isinstance(name, str):
+        return call.walk.unknown()
+    found = attribute(call.walk, value, name, call.node)
+    default = call.get(2, "default")
+    unknown = isinstance(found, Obj) and found.what is What.OPAQUE
+    return union([((), found), ((), default)]) if default is not None and unknown else found
+
+
+@api("builtins.setattr")
+def _setattr(call: Call) -> Value:
+    name = call.constant(1, "name")
+    if len(call.args) == 3 and isinstance(name, str):
+        set_attribute(call.walk, call.args[0], name, call.args[2], call.node)
+    elif call.args and isinstance(call.args[0], Obj):
+        call.walk.establish(call.args[0], "open")
+        for _, v in members(call.args[-1]):
+            if isinstance(v, Obj):
+                call.walk.hold(call.args[0], v)
+    return NONE
+
+
+@api("builtins.hasattr", "builtins.callable", "builtins.isinstance", "builtins.issubclass")
+def _asked(call: Call) -> Value:
+    return call.walk.sym("asked", ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else "", *call.args)
+
+
+@api("builtins.vars", "builtins.object", "builtins.super")
+def _object(call: Call) -> Value:
+    return call.walk.unknown()
+
+
+@api("functools.partial", "functools.partialmethod")
+def _partial(call: Call) -> Value:
+    if not call.args:
+        return call.walk.unknown()
+    return Partial(call.args[0], tuple(call.args[1:]), tuple(call.kwargs.items()))
+
+
+@api(
+    "functools.wraps",
+    "functools.lru_cache",
+    "functools.cache",
+    "torch.no_grad",
+    "torch.inference_mode",
+    "torch.enable_grad",
+)
+def _transparent(call: Call) -> Value:
+    value = call.args[-1] if call.args else None
+    if isinstance(value, Function | Bound) and isinstance(call.node, ast.Call) and not _named(call, "wraps"):
+        return value
+    return External("builtins.staticmethod_like")
+
+
+def _named(call: Call, name: str) -> bool:
+    return isinstance(call.node, ast.Call) and ast.unparse(call.node.func).endswith(name)
+
+
+@anything("parse_args", "parse_known_args")
+def _arguments(call: Call, receiver: Value) -> Value | None:
+    """The arguments of a command line: each keeps its (unknown) value."""
+    walk = call.walk
+    if not isinstance(receiver, Obj) or receiver.what is not What.OPAQUE:
+        return None
+    known = walk.get((receiver.id, "%arguments"))
+    if known is None:
+        known = walk.unknown(External("argparse.Namespace"))
+        walk.store.set((receiver.id, "%arguments"), known)
+    return Tuple((known, walk.unknown())) if _named(call, "parse_known_args") else known
+
+
+# --- lists and dictionaries ---
+
+
+@method(What.LIST, "append", "add", "appendleft", "put")
+def _append(call: Call, target: Obj) -> Value:
+    content = call.walk.elements(target)
+    if content is not None and call.args:
+        items = (*content.items, call.args[0])[-_LIMIT:]
+        call.walk.store.set((target.id, "%items"), Elements(items, content.exact))
+    return NONE
+
+
+@method(What.LIST, "extend", "update")
+def _extend(call: Call, target: Obj) -> Value:
+    for value in call.args:
+        extend(call.walk, target, iterate(call.walk, value))
+    return NONE
+
+
+@method(What.LIST, "insert")
+def _insert(call: Call, target: Obj) -> Value:
+    content = call.walk.elements(target)
+    if content is not None and len(call.args) == 2:
+        call.walk.store.set((target.id, "%items"), Elements((call.args[1], *content.items)[:_LIMIT], exact=False))
+    return NONE
+
+
+@method(What.LIST, "clear")
+def _clear(call: Call, target: Obj) -> Value:
+    call.walk.store.set((target.id, "%items"), Elements((), exact=True))
+    return NONE
+
+
+@method(What.LIST, "pop", "popleft", "get", "get_nowait")
+def _pop(call: Call, target: Obj) -> Value:
+    content = call.walk.elements(target)
+    if content is None or not content.items:
+        return call.walk.unknown()
+    if not content.exact:
+        return union([((), v) for v in content.items])
+    first = call.constant(0, "index") == 0 or _named(call, "popleft") or _named(call, "get")
+    taken = content.items[0] if first else content.items[-1]
+    left = content.items[1:] if first else content.items[:-1]
+    call.walk.store.set((target.id, "%items"), Elements(left, exact=True))
+    return taken
+
+
+@method(What.LIST, "remove", "discard", "sort", "reverse", "copy", "index", "count", "__len__")
+def _list_other(call: Call, target: Obj) -> Value:
+    content = call.walk.elements(target)
+    if _named(call, "copy") and content is not None:
+        return call.walk.new_list(content.items, content.exact)
+    if content is not None and (_named(call, "remove") or _named(call, "discard")):
+        call.walk.store.set((target.id, "%items"), Elements(content.items, exact=False))
+    return call.walk.sym()
+
+
+@method(What.DICT, "get", "pop", "setdefault")
+def _dict_get(call: Call, target: Obj) -> Value:
+    from ..walk.expressions import item
+
+    content = call.walk.items(target)
+    key = call.args[0] if call.args else NONE
+    default = call.args[1] if len(call.args) > 1 else NONE
+    if (
+        content is not None
+        and content.exact
+        and isinstance(key, Const)
+        and all(isinstance(k, Const) for k, _ in content.items)
+    ):
+        found = dict(content.items).get(key)
+        if _named(call, "pop") and found is not None:
+            left = tuple((k, v) for k, v in content.items if k != key)
+            call.walk.store.set((target.id, "%items"), Items(left, content.exact))
+        if _named(call, "setdefault") and found is None:
+            call.walk.store.set((target.id, "%items"), Items((*content.items, (key, default)), content.exact))
+        return found if found is not None else default
+    return union([((), item(call.walk, target, key, call.node)), ((), default)])
+
+
+@method(What.DICT, "update")
+def _dict_update(call: Call, target: Obj) -> Value:
+    walk = call.walk
+    content = walk.items(target)
+    if content is None:
+        return NONE
+    items = dict(content.items)
+    exact = content.exact and not call.open
+    for value in call.args:
+        more = walk.items(value) if isinstance(value, Obj) else None
+        if more is not None:
+            items.update(more.items)
+        elif isinstance(value, Obj) and value.what is What.STATE:
+            items[walk.sym()] = value
+        exact = exact and more is not None and more.exact
+    items.update((Const(name), value) for name, value in call.kwargs.items())
+    walk.store.set((target.id, "%items"), Items(tuple(items.items()), exact))
+    return NONE
+
+
+@method(What.DICT, "values")
+def _dict_values(call: Call, target: Obj) -> Value:
+    content = call.walk.items(target)
+    return call.walk.new_list(parts(call.walk, target), content is not None and content.exact)
+
+
+@method(What.DICT, "keys")
+def _dict_keys(call: Call, target: Obj) -> Value:
+    content = call.walk.items(target)
+    return call.walk.new_list([k for k, _ in content.items] if content else [], content is not None and content.exact)
+
+
+@method(What.DICT, "items")
+def _dict_items(call: Call, target: Obj) -> Value:
+    content = call.walk.items(target)
+    pairs = [Tuple(pair) for pair in content.items] if content else []
+    return call.walk.new_list(pairs, content is not None and content.exact)
+
+
+@method(What.DICT, "copy")
+def _dict_copy(call: Call, target: Obj) -> Value:
+    content = call.walk.items(target)
+    return call.walk.new_dict(content.items, content.exact) if content is not None else call.walk.unknown()
+
+
+# --- state dicts, which are dictionaries of tensors ---
+
+
+@method(What.STATE, "items")
+def _state_items(call: Call, state: Obj) -> Value:
+    return call.walk.new_list([Tuple((call.walk.sym(), _tensors(state)))], exact=False)
+
+
+@method(What.STATE, "values", "get", "pop")
+def _state_values(_call: Call, state: Obj) -> Value:
+    return _tensors(state)
+
+
+@method(What.STATE, "keys", "__len__")
+def _state_keys(call: Call, _state: Obj) -> Value:
+    return call.walk.new_list([call.walk.sym()], exact=False)
+
+
+@method(What.STATE, "copy")
+def _state_copy(_call: Call, state: Obj) -> Value:
+    return state
+
+
+@method(What.STATE, "update")
+def _state_update(_call: Call, _state: Obj) -> Value:
+    return NONE
+
+
+def _tensors(state: Obj) -> Value:
+    from ..values import StateData
+
+    data = state.data
+    assert isinstance(data, StateData)
+    return Tensors(data.of, data.kind, data.form, data.via)
+
+
+@api("importlib.import_module")
+def _import_module(call: Call) -> Value:
+    from ..walk.imports import module
+
+    name = call.constant(0, "name")
+    return module(call.walk, name, call.node) if isinstance(name, str) and name[:1] != "." else call.walk.unknown()
+
+
+@api("os.path.join")
+def _joined(call: Call) -> Value:
+    texts = [single(v) for v in call.args]
+    if texts and all(isinstance(t, str) for t in texts):
+        return Const("/".join(str(t) for t in texts))
+    return call.walk.sym("join", *call.args, rank=any(isinstance(v, Sym) and v.rank for v in call.args))
+
+
+@api("typing.cast")
+def _cast(call: Call) -> Value:
+    return call.args[1] if len(call.args) > 1 else call_library(call, "typing.cast")

@@ -1,0 +1,81 @@
+"""`fully_shard` and the methods that it gives to a module."""
+
+from __future__ import annotations
+
+from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Sharded
+from ..values import NONE, Obj, Tuple, Value, What, single
+from ..walk.calls import Call
+from ..walk.core import owners, parts
+from ..walk.structure import has_blocks
+from .modules import as_modules
+from .table import anything, api, method
+
+
+@api("torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fully_shard")
+def _fully_shard(call: Call) -> Value:
+    walk = call.walk
+    given = call.get(0, "module")
+    mesh = call.get(None, "mesh")
+    values = [given] if given is not None else []
+    if isinstance(given, Obj) and given.what is What.LIST:
+        values = parts(walk, given)
+    elif isinstance(given, Tuple):
+        values = list(given.items)
+    for value in values:
+        for module in as_modules(walk, value):
+            if walk.what(module) is not What.MODULE:
+                continue
+            walk.emit(
+                Sharded,
+                call.node,
+                module=walk.ref(module),
+                mesh=walk.ref(mesh) if isinstance(mesh, Obj) and walk.what(mesh) is What.MESH else None,
+                blocks=has_blocks(walk, module),
+            )
+            walk.establish(module, "sharded")
+            _cover_children(call, module)
+    return given if given is not None else walk.unknown()
+
+
+def _cover_children(call: Call, module: Obj) -> None:
+    """A module that stands for each child of another was sharded: so is each of them."""
+    if module.parent is None:
+        return
+    outer, how = module.parent
+    if how in ("children()[*]", "[*]", "modules()[*]"):
+        call.walk.establish(outer, "children sharded")
+
+
+@api("torch.distributed.fsdp.register_fsdp_forward_method")
+def _register(call: Call) -> Value:
+    walk = call.walk
+    name = call.constant(1, "method_name")
+    for module in as_modules(walk, call.get(0, "module")):
+        walk.emit(EntryRegistered, call.node, module=walk.ref(module), method=name if isinstance(name, str) else None)
+        walk.establish(module, f"registered.{name}")
+    return NONE
+
+
+@anything("set_requires_gradient_sync")
+def _sync(call: Call, receiver: Value) -> Value | None:
+    walk = call.walk
+    on = call.get(0, "requires_gradient_sync")
+    for module in as_modules(walk, receiver):
+        value = single(on)
+        walk.emit(GradientSyncSet, call.node, module=walk.ref(module), on=value if isinstance(value, bool) else None)
+    return NONE
+
+
+@method(What.MODULE, "unshard", "reshard", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch")
+def _scheduling(call: Call, _module: Obj) -> Value:
+    return call.walk.unknown()
+
+
+@api("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grads_with_norm_")
+def _clip(call: Call) -> Value:
+    walk = call.walk
+    given = call.get(0, "parameters")
+    modules = [m for m in owners(given, walk) if walk.what(m) is What.MODULE] if given is not None else []
+    sharded = any(walk.form_of(m).value == "sharded" for m in modules)
+    walk.emit(GradientsClipped, call.node, modules=tuple(map(walk.ref, modules)), sharded=sharded)
+    return walk.unknown()

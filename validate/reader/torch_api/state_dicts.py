@@ -1,0 +1,156 @@
+"""The helpers of `torch.distributed.checkpoint.state_dict`."""
+
+from __future__ import annotations
+
+from ...events import Form, Kind, StateApplied, StateTaken, Via
+from ..values import NONE, Const, External, Obj, OptionsData, StateData, Tuple, Value, What, members
+from ..walk.calls import Call
+from ..walk.core import Walk
+from .modules import as_modules
+from .optimizers import as_optimizers
+from .table import api
+
+_PREFIX = "torch.distributed.checkpoint.state_dict."
+
+
+@api(_PREFIX + "StateDictOptions")
+def _options(call: Call) -> Value:
+    data = OptionsData(_flag(call, 0, "full_state_dict"), _flag(call, 1, "cpu_offload"))
+    return call.walk.new(What.OPTIONS, External(_PREFIX + "StateDictOptions"), data=data)
+
+
+def _flag(call: Call, position: int, name: str) -> bool | None:
+    value = call.get(position, name)
+    if value is None:
+        return None if call.open else False
+    return bool(value.value) if isinstance(value, Const) else None
+
+
+def _options_of(walk: Walk, value: Value | None) -> OptionsData:
+    """The options in force; None for those that depend on a branch."""
+    if value is None or value == NONE:
+        return OptionsData()
+    found = []
+    for _, v in members(value):
+        if v == NONE:
+            found.append(OptionsData())
+            continue
+        if not (isinstance(v, Obj) and isinstance(v.data, OptionsData)):
+            return OptionsData(None, None)
+        full = _in_force(walk, v, "full_state_dict", v.data.full)
+        found.append(OptionsData(full, _in_force(walk, v, "cpu_offload", v.data.offload)))
+    return OptionsData(
+        found[0].full if len({o.full for o in found}) == 1 else None,
+        found[0].offload if len({o.offload for o in found}) == 1 else None,
+    )
+
+
+def _in_force(walk: Walk, options: Obj, name: str, built: bool | None) -> bool | None:
+    """The option as constructed, or as assigned later."""
+    value = walk.attribute(options, name)
+    if value is None:
+        return built
+    return bool(value.value) if isinstance(value, Const) else None
+
+
+def _take(call: Call, modules: list[Obj], of: list[Obj], kind: Kind, options: OptionsData) -> Obj:
+    """The state dict of `of`, an object of a training run whose model is `modules`."""
+    walk = call.walk
+    forms = {walk.form_of(module) for module in modules}
+    form = Form.FULL if options.full else Form.UNKNOWN if options.full is None or len(forms) != 1 else forms.pop()
+    aliased = (
+        False
+        if options.full or options.offload
+        else True
+        if form is Form.SHARDED and options.offload is False
+        else None
+    )
+    data = StateData(tuple(of), kind, form, Via.HELPER, options.full, options.offload, aliased)
+    return walk.new(What.STATE, data=data)
+
+
+def _emit_taken(call: Call, of: list[Obj], state: Obj, options: OptionsData) -> None:
+    walk = call.walk
+    walk.emit(
+        StateTaken,
+        call.node,
+        of=tuple(map(walk.ref, of)),
+        state=walk.ref(state),
+        via=Via.HELPER,
+        full=options.full,
+        offload=options.offload,
+    )
+
+
+@api(_PREFIX + "get_model_state_dict")
+def _get_model(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    modules = as_modules(call.walk, call.get(0, "model"))
+    state = _take(call, modules, modules, Kind.MODEL, options)
+    _emit_taken(call, modules, state, options)
+    return state
+
+
+@api(_PREFIX + "get_optimizer_state_dict")
+def _get_optimizer(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    modules = as_modules(call.walk, call.get(0, "model"))
+    optimizers = as_optimizers(call.walk, call.get(1, "optimizers"))
+    state = _take(call, modules, optimizers, Kind.OPTIMIZER, options)
+    _emit_taken(call, optimizers, state, options)
+    return state
+
+
+@api(_PREFIX + "get_state_dict")
+def _get_both(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    modules = as_modules(call.walk, call.get(0, "model"))
+    optimizers = as_optimizers(call.walk, call.get(1, "optimizers"))
+    model_state = _take(call, modules, modules, Kind.MODEL, options)
+    optimizer_state = _take(call, modules, optimizers, Kind.OPTIMIZER, options)
+    _emit_taken(call, modules, model_state, options)
+    if optimizers:
+        _emit_taken(call, optimizers, optimizer_state, options)
+    return Tuple((model_state, optimizer_state))
+
+
+def _apply(call: Call, to: list[Obj], state: Value | None, options: OptionsData) -> None:
+    walk = call.walk
+    for known in [v for _, v in members(state) if isinstance(v, Obj)] if state is not None else []:
+        walk.emit(
+            StateApplied,
+            call.node,
+            to=tuple(map(walk.ref, to)),
+            state=walk.ref(known),
+            via=Via.HELPER,
+            full=options.full,
+        )
+        return
+    walk.emit(StateApplied, call.node, to=tuple(map(walk.ref, to)), state=None, via=Via.HELPER, full=options.full)
+
+
+@api(_PREFIX + "set_model_state_dict")
+def _set_model(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    _apply(call, as_modules(call.walk, call.get(0, "model")), call.get(1, "model_state_dict"), options)
+    return call.walk.unknown()
+
+
+@api(_PREFIX + "set_optimizer_state_dict")
+def _set_optimizer(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    as_modules(call.walk, call.get(0, "model"))
+    optimizers = as_optimizers(call.walk, call.get(1, "optimizers"))
+    _apply(call, optimizers, call.get(2, "optim_state_dict"), options)
+    return NONE
+
+
+@api(_PREFIX + "set_state_dict")
+def _set_both(call: Call) -> Value:
+    options = _options_of(call.walk, call.get(None, "options"))
+    modules = as_modules(call.walk, call.get(0, "model"))
+    optimizers = as_optimizers(call.walk, call.get(1, "optimizers"))
+    _apply(call, modules, call.get(None, "model_state_dict"), options)
+    if optimizers:
+        _apply(call, optimizers, call.get(None, "optim_state_dict"), options)
+    return call.walk.unknown()

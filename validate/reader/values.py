@@ -1,0 +1,289 @@
+"""What the reader knows of a value of the program that it reads.
+
+Values are immutable and compare by what is known of them. Whatever can change (attributes, variables, the content of a
+list) is kept in the `Store` under the identity of the `Obj` that owns it, so that both sides of a branch can be walked
+from one state.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..events import Form, Kind, Via
+
+if TYPE_CHECKING:
+    from .source import SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One side taken of a condition that could not be evaluated.
+
+    `ranks` says in words which ranks take it; None when the condition is the same on every rank.
+    """
+
+    condition: int
+    taken: bool
+    ranks: str | None = field(default=None, compare=False)
+
+
+Path = tuple[Step, ...]
+
+
+class Value:
+    """Anything an expression can evaluate to."""
+
+    __slots__ = ()
+
+
+class Const(Value):
+    """A Python constant. Unlike in Python, `True`, `1` and `1.0` are three constants."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and type(self.value) is type(other.value) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+
+NONE = Const(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sym(Value):
+    """The result of a computation that could not be carried out; those of equal `key` are equal.
+
+    `rank`: it differs from rank to rank. `flip`: it is the negation of the condition `key`.
+    """
+
+    key: int
+    rank: bool = False
+    flip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class External(Value):
+    """Something of a library, by its canonical dotted name (`torch.optim.AdamW`, `builtins.len`)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace(Value):
+    """A module of the project; its names are the variables of `scope`."""
+
+    scope: int
+    name: str
+    file: SourceFile = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Function(Value):
+    """A function of the project, with the scope that it was defined in."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: int
+    file: SourceFile = field(compare=False)
+    name: str = field(compare=False)
+    defaults: tuple[tuple[str, Value], ...] = field(default=(), compare=False)
+    owner: int | None = field(default=None, compare=False)  # the class (its scope) that it is a method of
+    flavor: str = field(default="", compare=False)  # property, staticmethod, classmethod, contextmanager
+
+
+@dataclass(frozen=True, slots=True)
+class Class(Value):
+    """A class of the project; what its body defines are the variables of `scope`."""
+
+    scope: int
+    name: str = field(compare=False)
+    bases: tuple[Value, ...] = field(compare=False)
+    node: ast.ClassDef = field(compare=False)
+    dataclass: bool = field(default=False, compare=False)
+
+
+class What(enum.Enum):
+    """What an object is, as far as the contract is concerned."""
+
+    OPAQUE = "unknown"
+    MODULE = "module"
+    OPTIMIZER = "optimizer"
+    SCHEDULER = "scheduler"
+    LOADER = "loader"
+    FUTURE = "future"
+    RESPONSE = "response"  # of an asynchronous save: holds futures
+    MESH = "mesh"
+    GROUP = "group"
+    DEVICE = "device"
+    DICT = "dict"
+    LIST = "list"
+    INSTANCE = "instance"
+    STATE = "state"
+    OPTIONS = "options"
+
+
+@dataclass(frozen=True, slots=True)
+class Obj(Value):
+    """An object with an identity.
+
+    `cls` is its class where known; `many`: it stands for each element of a collection; `parent`: the object and the
+    attribute (or `[*]`) that an unknown object was found at.
+    """
+
+    id: int
+    what: What = field(compare=False)
+    cls: Value | None = field(default=None, compare=False)
+    many: bool = field(default=False, compare=False)
+    parent: tuple[Obj, str] | None = field(default=None, compare=False)
+    data: StateData | OptionsData | str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StateData:
+    """How a state dict came about."""
+
+    of: tuple[Obj, ...]
+    kind: Kind
+    form: Form
+    via: Via
+    full: bool | None = False
+    offload: bool | None = False
+    aliased: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptionsData:
+    """A `StateDictOptions`; None where the value is not known."""
+
+    full: bool | None = False
+    offload: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors(Value):
+    """Tensors that belong to objects: parameters, or values of their state dict."""
+
+    of: tuple[Obj, ...]
+    kind: Kind
+    form: Form
+    via: Via = Via.VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class RngState(Value):
+    """The state of a random number generator of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple(Value):
+    """A tuple whose elements are known one by one."""
+
+    items: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elements(Value):
+    """The content of a list or set; `exact` when these are all its elements, in order."""
+
+    items: tuple[Value, ...]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Value):
+    """The content of a dictionary; `exact` when it has no other keys."""
+
+    items: tuple[tuple[Value, Value], ...]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Value):
+    """A method of the project with its receiver."""
+
+    receiver: Value
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Value):
+    """A method without source."""
+
+    receiver: Value
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(Value):
+    """`functools.partial`."""
+
+    function: Value
+    args: tuple[Value, ...]
+    kwargs: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Super(Value):
+    """`super()` in a method of `owner`."""
+
+    owner: Class
+    receiver: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Union(Value):
+    """One of several values, each under the branches that lead to it."""
+
+    members: tuple[tuple[Path, Value], ...]
+
+
+_UNION_LIMIT = 12
+
+
+def union(members: Sequence[tuple[Path, Value]]) -> Value:
+    """The value that is one of `members`. Raises nothing; more than a dozen are cut off."""
+    merged: dict[Value, Path] = {}
+    for guard, value in members:
+        inner = value.members if isinstance(value, Union) else (((), value),)
+        for within, single in inner:
+            path = guard + tuple(step for step in within if step not in guard)
+            merged[single] = _either(merged[single], path) if single in merged else path
+    if len(merged) == 1:
+        return next(iter(merged))
+    values = list(merged)
+    if all(isinstance(v, Items) for v in values):
+        return _merge_items([(merged[v], v) for v in values if isinstance(v, Items)])
+    if all(isinstance(v, Elements) for v in values):
+        items = dict.fromkeys(item for v in values if isinstance(v, Elements) for item in v.items)
+        return Elements(tuple(items)[:_UNION_LIMIT], exact=False)
+    return Union(tuple((path, value) for value, path in list(merged.items())[:_UNION_LIMIT]))
+
+
+def _either(one: Path, other: Path) -> Path:
+    return tuple(step for step in one if step in other)
+
+
+def _merge_items(members: list[tuple[Path, Items]]) -> Items:
+    by_key: dict[Value, list[tuple[Path, Value]]] = {}
+    for path, content in members:
+        for key, value in content.items:
+            by_key.setdefault(key, []).append((path, value))
+    return Items(tuple((key, union(values)) for key, values in by_key.items()), all(c.exact for _, c in members))
+
+
+def members(value: Value) -> tuple[tuple[Path, Value], ...]:
+    """The values that `value` may be, each under the branches that lead to it."""
+    return value.members if isinstance(value, Union) else (((), value),)
+
+
+def single(value: Value | None) -> object:
+    """The Python constant that `value` is; None when it is not a constant."""
+    return value.value if isinstance(value, Const) else None

@@ -1,0 +1,703 @@
+"""Calls: of functions and classes of the program, which are walked, and of library code, which is looked up."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...events import Escaped, ForwardBypassed, ForwardEntered
+from ..torch_api.table import ANY_METHODS, API, METHODS
+from ..values import (
+    NONE,
+    Bound,
+    Class,
+    Const,
+    Elements,
+    External,
+    Function,
+    Items,
+    Method,
+    Obj,
+    Partial,
+    Step,
+    Super,
+    Sym,
+    Tensors,
+    Tuple,
+    Union,
+    Value,
+    What,
+    members,
+    single,
+    union,
+)
+from .classes import lineage, makes
+from .conditions import walk_cell
+from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
+from .lookup import attribute
+from .loops import Iteration, iterate
+from .structure import uncovered
+
+_CONTAINER_LIMIT = 24  # elements that are kept of a list that grows
+
+
+@dataclass
+class Call:
+    """One call: where, and with what. `open`: there may be more arguments than are known."""
+
+    walk: Walk
+    node: ast.AST
+    args: list[Value]
+    kwargs: dict[str, Value]
+    open: bool = False
+    name: str = ""  # the canonical name, when a library's function is called
+
+    def get(self, position: int | None, name: str) -> Value | None:
+        """An argument by position or name; None when it was not given."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        if position is not None and position < len(self.args):
+            return self.args[position]
+        return None
+
+    def constant(self, position: int | None, name: str) -> object:
+        """The Python constant given for an argument; None when there is none."""
+        return single(self.get(position, name))
+
+    def everything(self) -> list[Value]:
+        """All arguments."""
+        return [*self.args, *self.kwargs.values()]
+
+
+# --- calling ---
+
+
+def call_expression(walk: Walk, node: ast.Call) -> Value:
+    """Evaluate a call."""
+    if isinstance(node.func, ast.Attribute):
+        callee = attribute(walk, walk.evaluate(node.func.value), node.func.attr, node.func, called=True)
+    elif isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+        return _super(walk)
+    else:
+        callee = walk.evaluate(node.func)
+    call = Call(walk, node, [], {})
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            found = iterate(walk, walk.evaluate(argument.value))
+            call.args += found.values
+            call.open = call.open or not found.exact
+        else:
+            call.args.append(walk.evaluate(argument))
+    for keyword in node.keywords:
+        value = walk.evaluate(keyword.value)
+        if keyword.arg is not None:
+            call.kwargs[keyword.arg] = value
+            continue
+        content = walk.items(value) if isinstance(value, Obj) else None
+        call.open = call.open or content is None or not content.exact
+        for key, given in content.items if content is not None else ():
+            if isinstance(name := single(key), str):
+                call.kwargs[name] = given
+    return call_value(walk, callee, call)
+
+
+def call_value(walk: Walk, callee: Value, call: Call) -> Value:
+    """Call whatever `callee` may be."""
+    if isinstance(callee, Union):
+        sides = [
+            (path, (), lambda v=v: call_value(walk, v, call)) for path, v in callee.members if not isinstance(v, Const)
+        ]
+        return union(walk.fork(sides)) if sides else walk.unknown()
+    if isinstance(callee, Function):
+        return invoke(walk, callee, call)
+    if isinstance(callee, Bound):
+        return invoke(walk, callee.function, call, callee.receiver)
+    if isinstance(callee, Class):
+        return instantiate(walk, callee, call)
+    if isinstance(callee, Partial):
+        kwargs = {**dict(callee.kwargs), **call.kwargs}
+        return call_value(walk, callee.function, Call(walk, call.node, [*callee.args, *call.args], kwargs, call.open))
+    if isinstance(callee, External):
+        handler = API.get(callee.name) or API.get(callee.name.rpartition(".")[0] + ".*")
+        call.name = callee.name
+        return handler(call) if handler is not None else call_library(call, callee.name)
+    if isinstance(callee, Method):
+        return _call_method(walk, callee, call)
+    if isinstance(callee, Obj):
+        return _call_object(walk, callee, call)
+    escape(call, call.everything())
+    return walk.unknown()
+
+
+def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
+    receiver = callee.receiver
+    if callee.name in ("to", "cuda", "xpu", "to_empty"):
+        _uses_accelerator(call, callee.name)
+    if isinstance(receiver, Super):
+        if callee.name == "__init__" and isinstance(receiver.receiver, Obj):
+            return NONE
+        receiver = receiver.receiver
+    what = walk.what(receiver)
+    if what is not None and isinstance(receiver, Obj):
+        handler = METHODS.get((what, callee.name))
+        if handler is not None:
+            return handler(call, receiver)
+    general = ANY_METHODS.get(callee.name)
+    if general is not None and (result := general(call, receiver)) is not None:
+        return result
+    if isinstance(receiver, Tensors):
+        return receiver if callee.name in _SAME_TENSORS else walk.sym("method", callee.name, receiver)
+    if isinstance(receiver, Sym | Const):
+        rank = any(isinstance(v, Sym) and v.rank for v in [receiver, *call.everything()])
+        return walk.sym("method", callee.name, receiver, *call.args, rank=rank)
+    if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
+        escape(call, call.everything())
+        callbacks(call, call.everything())
+        if what is What.INSTANCE and isinstance(receiver, Obj):
+            escape(call, [receiver])
+    return walk.unknown()
+
+
+def _uses_accelerator(call: Call, method: str = "") -> None:
+    from ..torch_api.launch import uses_accelerator
+
+    uses_accelerator(call, method)
+
+
+_SAME_TENSORS = {"detach", "clone", "cpu", "cuda", "to", "contiguous", "float", "numpy", "__iter__", "values", "keys"}
+
+
+def _call_object(walk: Walk, callee: Obj, call: Call) -> Value:
+    what = walk.what(callee)
+    if what is What.MODULE:
+        return enter_forward(call, callee)
+    method = find_method(walk, callee, "__call__")
+    if method is not None:
+        return call_value(walk, method, call)
+    if callee.parent is not None and not callee.parent[1].startswith("["):
+        return _call_method(walk, Method(*callee.parent), call)
+    escape(call, call.everything())
+    callbacks(call, call.everything())
+    return walk.unknown()
+
+
+def find_method(walk: Walk, obj: Obj, name: str) -> Value | None:
+    """A method that the class of `obj`, which is of the program, defines."""
+    if not isinstance(obj.cls, Class):
+        return None
+    for base in lineage(obj.cls)[0]:
+        if isinstance(base, Class) and isinstance(found := walk.get((base.scope, name)), Function):
+            return Bound(obj, found) if found.flavor != "staticmethod" else found
+    return None
+
+
+# --- modules run ---
+
+
+def enter_forward(call: Call, module: Obj) -> Value:
+    """`module(...)`."""
+    walk = call.walk
+    if walk.in_forward == 0 and walk.building == 0:
+        names = uncovered(walk, module)
+        walk.emit(ForwardEntered, call.node, module=walk.ref(module), sharded=walk.is_sharded(module), uncovered=names)
+    return walk_forward(call, module, "forward")
+
+
+def bypass_forward(call: Call, module: Obj, name: str) -> None:
+    """`module.forward(...)`: harmless unless the module, or something in it, waits for its hooks."""
+    walk = call.walk
+    receiver = walk.frame.receiver
+    inside = (
+        isinstance(receiver, Obj) and receiver.id == module.id
+    )  # `self.forward(...)`: the hooks have run, or the call before tells
+    if walk.is_sharded(module) and not walk.fact(module, "registered." + name) and not (inside and walk.in_forward):
+        walk.emit(ForwardBypassed, call.node, module=walk.ref(module), method=name)
+
+
+def walk_forward(call: Call, module: Obj, name: str) -> Value:
+    """What happens inside `forward`, once for a module; modules that call each other are not called by the program."""
+    walk = call.walk
+    method = find_method(walk, module, name)
+    if not isinstance(method, Bound) or walk.fact(module, "walked." + name):
+        return walk.unknown()
+    walk.establish(module, "walked." + name)
+    with walk.restored("in_forward", walk.in_forward + 1):
+        return invoke(walk, method.function, call, module)
+
+
+# --- functions of the program ---
+
+
+def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = None) -> Value:
+    """Walk the body of a function with these arguments."""
+    if _is_overload(function) and isinstance(receiver, Obj):
+        return walk.unknown()
+    active = sum(f.function is not None and f.function.node is function.node for f in walk.frames)
+    if active >= 2 or len(walk.frames) > DEPTH_LIMIT:
+        walk.note(call.node, f"`{function.name}` calls itself: not followed any deeper")
+        return walk.unknown()
+    if function.name == "forward" and isinstance(receiver, Obj) and walk.what(receiver) is What.MODULE:
+        caller = walk.frames[-1].receiver if walk.frames else None
+        if (
+            call.node is not function.node
+            and isinstance(call.node, ast.Call)
+            and _is_direct_forward(call.node, caller, receiver)
+        ):
+            bypass_forward(call, receiver, "forward")
+            if walk.in_forward == 0:
+                return walk_forward(call, receiver, "forward")
+    cost = walk.costs.setdefault(function.node, Cost())
+    if cost.spare():
+        walk.note(call.node, f"`{function.name}` is called too often to follow every call")
+        return walk.unknown()
+    cost.walks += 1
+    statements, events = walk.statements, walk.seen
+    scope = walk.new_scope(function.scope)
+    owner = walk.classes.get(function.owner) if function.owner is not None else None
+    frame = Frame(function.file, scope, walk.store.mark(), function, owner, receiver, on_yield=walk.next_yield)
+    walk.next_yield = None
+    base = walk.path
+    walk.walked.add(function.node)
+    bind(walk, function, scope, call, receiver)
+    walk.frames.append(frame)
+    try:
+        if isinstance(function.node, ast.Lambda):
+            frame.returns.append(End(walk.path, {}, walk.evaluate(function.node.body)))
+            return frame.returns[0].value or NONE
+        if walk.execute(function.node.body):
+            frame.returns.append(End(walk.path, walk.store.since(frame.mark), NONE))
+    finally:
+        walk.frames.pop()
+        cost.statements += walk.statements - statements
+        cost.events += walk.seen - events
+    if not frame.returns:
+        raise Stop
+    walk.store.rollback(frame.mark)
+    walk.path = base
+    if scope not in walk.captured:  # its variables are gone
+        for end in frame.returns:
+            end.changes = {cell: value for cell, value in end.changes.items() if cell[0] != scope}
+    shared = walk.resume(frame.returns)
+    if frame.yields:
+        return walk.new_list(frame.yields, exact=False)
+    return union([(end.path[shared:], end.value or NONE) for end in frame.returns])
+
+
+def _is_overload(function: Function) -> bool:
+    return not isinstance(function.node, ast.Lambda) and len(function.node.body) == 1 and (
+        isinstance(only := function.node.body[0], ast.Expr)
+        and isinstance(only.value, ast.Constant)
+        and only.value.value is ...
+    )  # fmt: skip
+
+
+def _is_direct_forward(node: ast.Call, caller: Value | None, receiver: Obj) -> bool:
+    """Whether the call is spelled `x.forward(...)`, and not `super().forward(...)`."""
+    if not (isinstance(node.func, ast.Attribute) and node.func.attr == "forward"):
+        return False
+    through_super = isinstance(node.func.value, ast.Call) and getattr(node.func.value.func, "id", "") == "super"
+    return not through_super and not (
+        isinstance(node.func.value, ast.Name) and caller == receiver and node.func.value.id == "self"
+    )
+
+
+def bind(walk: Walk, function: Function, scope: int, call: Call, receiver: Value | None) -> None:
+    """Put the arguments of a call into the parameters."""
+    spec = function.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    given = [receiver, *call.args] if receiver is not None else list(call.args)
+    left = dict(call.kwargs)
+    defaults = dict(function.defaults)
+    for position, parameter in enumerate(positional):
+        if position < len(given):
+            value: Value | None = given[position]
+        else:
+            value = left.pop(parameter.arg, None) or (None if call.open else defaults.get(parameter.arg))
+        walk.store.set((scope, parameter.arg), value or parameter_value(walk, parameter))
+    for parameter in spec.kwonlyargs:
+        value = left.pop(parameter.arg, None) or (None if call.open else defaults.get(parameter.arg))
+        walk.store.set((scope, parameter.arg), value or parameter_value(walk, parameter))
+    if spec.vararg is not None:
+        rest = tuple(v for v in given[len(positional) :] if v is not None)
+        walk.store.set((scope, spec.vararg.arg), walk.new_list(rest, exact=False) if call.open else Tuple(rest))
+    if spec.kwarg is not None:
+        named = [(Const(name), value) for name, value in left.items() if name != ""]
+        walk.store.set((scope, spec.kwarg.arg), walk.new_dict(named, exact=not call.open))
+
+
+_ANNOTATED = {
+    "torch.nn.Module": What.MODULE,
+    "torch.distributed.fsdp.FSDPModule": What.MODULE,
+    "torch.optim.Optimizer": What.OPTIMIZER,
+}
+
+
+def parameter_value(walk: Walk, parameter: ast.arg) -> Value:
+    """An argument that is not known: of its annotated role, when the annotation tells."""
+    made = walk.unknown()
+    walk.label(made, parameter.arg)
+    annotation = parameter.annotation
+    if isinstance(annotation, ast.Name | ast.Attribute):
+        named = _annotation(walk, annotation)
+        if isinstance(named, External):
+            what = _ANNOTATED.get(named.name)
+            if what is None and named.name.startswith("torch.optim.lr_scheduler."):
+                what = What.SCHEDULER
+            if what is None and named.name.startswith("torch.optim."):
+                what = What.OPTIMIZER
+            if what is not None:
+                walk.take_role(made, what)
+        elif isinstance(named, Class) and makes(named) is What.MODULE:
+            walk.take_role(made, What.MODULE)
+    return made
+
+
+def _annotation(walk: Walk, node: ast.expr) -> Value | None:
+    if isinstance(node, ast.Name):
+        cell = walk_cell(walk, node.id) if walk.frames else None
+        return walk.get(cell) if cell is not None else None
+    if isinstance(node, ast.Attribute):
+        outer = _annotation(walk, node.value)
+        return attribute(walk, outer, node.attr, node) if isinstance(outer, External) else None
+    return None
+
+
+def define(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, owner: int | None = None) -> Function:
+    """The function that a definition makes, its defaults evaluated."""
+    spec = node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [
+        (parameter.arg, walk.evaluate(value))
+        for parameter, value in zip(positional[len(positional) - len(spec.defaults) :], spec.defaults, strict=True)
+    ]
+    defaults += [
+        (parameter.arg, walk.evaluate(value))
+        for parameter, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+        if value is not None
+    ]
+    name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+    scope = walk.frame.scope if owner is None else walk.scopes[owner]
+    assert scope is not None
+    walk.captured.add(scope)
+    return Function(node, scope, walk.frame.file, name, tuple(defaults), owner)
+
+
+# --- classes of the program ---
+
+
+def instantiate(walk: Walk, cls: Class, call: Call) -> Value:
+    """Make an instance and walk its `__init__`."""
+    from ..torch_api.modules import built
+
+    what = makes(cls)
+    obj = walk.new(what, cls)
+    if what is What.MODULE:
+        walk.modules[obj.id] = obj
+    initialiser = find_method(walk, obj, "__init__")
+    if isinstance(initialiser, Bound):
+        with walk.restored("building", walk.building + (what is What.MODULE)):
+            invoke(walk, initialiser.function, call, obj)
+    elif cls.dataclass or any(isinstance(b, External) and b.name == "typing.NamedTuple" for b in cls.bases):
+        _dataclass_init(walk, cls, obj, call)
+    elif what is What.INSTANCE and not lineage(cls)[1]:
+        escape(call, call.everything())
+    if what is What.MODULE:
+        built(call, obj, cls.name)
+    elif what is What.OPTIMIZER:
+        from ..torch_api.optimizers import built as optimizer_built
+
+        optimizer_built(call, obj, cls.name)
+    return obj
+
+
+def _dataclass_init(walk: Walk, cls: Class, obj: Obj, call: Call) -> None:
+    fields: list[str] = []
+    for base in reversed(lineage(cls)[0]):
+        if isinstance(base, Class):
+            fields += [
+                s.target.id for s in base.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+            ]
+    fields = list(dict.fromkeys(fields))
+    for position, name in enumerate(fields):
+        value = call.get(position, name)
+        default = next((d for b in lineage(cls)[0] if isinstance(b, Class) and (d := walk.get((b.scope, name)))), None)
+        known = value or (default if not call.open else None) or walk.unknown()
+        walk.store.set((obj.id, "." + name), known)
+    method = find_method(walk, obj, "__post_init__")
+    if method is not None:
+        call_value(walk, method, Call(walk, call.node, [], {}))
+
+
+def _super(walk: Walk) -> Value:
+    for frame in reversed(walk.frames):
+        if frame.owner is not None and frame.receiver is not None:
+            return Super(frame.owner, frame.receiver)
+    return walk.unknown()
+
+
+# --- assignment ---
+
+
+def assign(walk: Walk, target: ast.expr, value: Value) -> None:
+    """Bind a value to a target."""
+    if isinstance(target, ast.Name):
+        scope = walk.frame.outer_names.get(target.id, walk.frame.scope)
+        walk.store.set((scope, target.id), value)
+        walk.label(value, target.id)
+    elif isinstance(target, ast.Attribute):
+        set_attribute(walk, walk.evaluate(target.value), target.attr, value, target)
+    elif isinstance(target, ast.Subscript):
+        key = walk.evaluate(target.slice) if not isinstance(target.slice, ast.Slice) else walk.sym()
+        for _, outer in members(walk.evaluate(target.value)):
+            set_item(walk, outer, key, value, target)
+    elif isinstance(target, ast.Tuple | ast.List):
+        _unpack(walk, target.elts, value)
+    elif isinstance(target, ast.Starred):
+        assign(walk, target.value, value)
+
+
+def _unpack(walk: Walk, targets: list[ast.expr], value: Value) -> None:
+    if isinstance(value, Obj) and (content := walk.elements(value)) is not None and content.exact:
+        value = Tuple(content.items)
+    if isinstance(value, Union):
+        tuples = [(path, v) for path, v in value.members if isinstance(v, Tuple) and len(v.items) == len(targets)]
+        if tuples:
+            for position, target in enumerate(targets):
+                assign(walk, target, union([(path, v.items[position]) for path, v in tuples]))
+            return
+    if (
+        isinstance(value, Tuple)
+        and len(value.items) == len(targets)
+        and not any(isinstance(t, ast.Starred) for t in targets)
+    ):
+        for target, element in zip(targets, value.items, strict=True):
+            assign(walk, target, element)
+        return
+    from .expressions import item
+
+    for position, target in enumerate(targets):
+        if isinstance(value, Tuple):
+            assign(
+                walk,
+                target,
+                walk.new_list(value.items, exact=False) if isinstance(target, ast.Starred) else walk.unknown(),
+            )
+        elif isinstance(value, Obj) and value.what is What.OPAQUE and not isinstance(target, ast.Starred):
+            made = walk.unknown()
+            walk.store.set((value.id, f"[{position}]"), made)
+            assign(walk, target, made)
+        else:
+            assign(walk, target, item(walk, value, Const(position), target))
+
+
+def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: ast.AST) -> None:
+    """`receiver.name = value`."""
+    owners_ = members(receiver)
+    for path, outer in owners_:
+        if isinstance(outer, Class):
+            walk.store.set((outer.scope, name), value)
+        if not isinstance(outer, Obj):
+            continue
+        before = walk.store.get((outer.id, "." + name))
+        new = value if len(owners_) == 1 or before is None else union([(path, value), ((), before)])
+        walk.store.set((outer.id, "." + name), new)
+        if name == "requires_grad" and isinstance(value, Const) and value.value is False:
+            walk.establish(outer, "frozen")
+        is_module = walk.what(outer) is What.MODULE
+        if is_module or outer.what is What.OPAQUE:
+            walk.hold(outer, value)
+        if is_module:
+            attached = [v for _, v in members(value) if isinstance(v, Obj)]
+            names = walk.store.get((outer.id, "%children"))
+            known = names.items if isinstance(names, Elements) else ()
+            if attached and Const(name) not in known:
+                walk.store.set((outer.id, "%children"), Elements((*known, Const(name)), exact=True))
+            walk.label(value, "." + name, outer)
+        else:
+            walk.label(value, ast.unparse(node) if isinstance(node, ast.Attribute) else name)
+        if outer.what is What.OPAQUE and walk.what(outer) is What.OPAQUE:
+            _escape_one(walk, node, value)
+    if isinstance(receiver, Tensors) and name == "requires_grad" and single(value) is False:
+        for owner in receiver.of:
+            walk.establish(owner, "frozen")
+
+
+def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) -> None:
+    """`outer[key] = value`."""
+    if outer == External("os.environ"):
+        from ..torch_api.launch import environment_set
+
+        environment_set(walk, key, node)
+    if not isinstance(outer, Obj):
+        return
+    content = walk.content(outer)
+    if walk.what(outer) is What.MODULE:
+        walk.hold(outer, value)
+        walk.label(value, "[*]", outer)
+    if isinstance(content, Items):
+        items = {**dict(content.items), key: value}
+        walk.store.set((outer.id, "%items"), Items(tuple(items.items())[:200], content.exact))
+    elif isinstance(content, Elements):
+        walk.store.set((outer.id, "%items"), Elements((*content.items, value)[:_CONTAINER_LIMIT], exact=False))
+    elif outer.what is What.OPAQUE:
+        _escape_one(walk, node, value)
+    elif outer.what is What.INSTANCE and (method := find_method(walk, outer, "__setitem__")) is not None:
+        call_value(walk, method, Call(walk, node, [key, value], {}))
+
+
+# --- what goes out of sight ---
+
+# Library code that reads what it is given and keeps nothing of it.
+_HARMLESS = (
+    "torch.", "torchvision.transforms", "builtins.", "math.", "os.", "sys.", "time.", "json.", "logging.",
+    "random.", "numpy.", "re.",
+    "collections.", "itertools.", "functools.", "dataclasses.", "typing.", "pathlib.", "shutil.", "warnings.",
+    "argparse.", "tqdm",
+    "loguru.", "rich.", "wandb.log", "pprint.", "copy.", "datetime.", "contextlib.", "string.", "glob.", "hashlib.",
+    "inspect.", "gc.",
+    "traceback.", "enum.", "abc.", "operator.", "types.", "statistics.", "einops.", "psutil.", "socket.",
+    "platform.", "tempfile.",
+)  # fmt: skip
+_HARMFUL = (  # of torch, but it rewrites, keeps or runs what it is given
+    "torch.ao.", "torch.quantization.", "torch.fx.", "torch.export.", "torch.onnx.", "torch.jit.", "torch.func.",
+    "torch.distributed.pipelining.", "torch.distributed.elastic.", "torch.multiprocessing.",
+    "torch.distributed.checkpoint.",
+    "torch.distributed.rpc.", "torch.package.",
+)  # fmt: skip
+
+
+def call_library(call: Call, name: str) -> Value:
+    """Call something of a library that no table knows."""
+    walk = call.walk
+    if name.startswith("torch.") and "device" in call.kwargs:
+        _uses_accelerator(call)
+    harmless = name.startswith(_HARMLESS) and not name.startswith(_HARMFUL)
+    if not harmless:
+        escape(call, call.everything())
+        if name.partition(".")[0] not in ("torch",):
+            walk.note(call.node, f"`{name}` is of a library that the reader does not know")
+    callbacks(call, call.everything())
+    tensors = [v for v in call.everything() if isinstance(v, Tensors)]
+    if name.startswith("torch.") and tensors:
+        return walk.sym()
+    return walk.unknown(External(name))
+
+
+def escape(call: Call, values: list[Value]) -> None:
+    """These values go where the walk cannot follow, with all that they hold."""
+    for value in values:
+        _escape_one(call.walk, call.node, value)
+
+
+def _escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
+    seen: set[int] = set()
+    todo = [(value, 0)]
+    while todo:
+        current, depth = todo.pop()
+        for _, v in members(current):
+            if isinstance(v, Tuple):
+                todo += [(item, depth + 1) for item in v.items]
+            elif isinstance(v, Bound):
+                todo.append((v.receiver, depth + 1))
+            elif isinstance(v, Tensors):
+                todo += [(owner, depth + 1) for owner in v.of]
+            elif isinstance(v, Obj) and v.id not in seen and depth < 4:
+                seen.add(v.id)
+                walk.emit(Escaped, node, of=walk.ref(v))
+                if walk.what(v) is What.MODULE:
+                    walk.establish(v, "elsewhere")
+                    continue
+                content = walk.content(v)
+                if isinstance(content, Elements):
+                    todo += [(item, depth + 1) for item in content.items]
+                elif isinstance(content, Items):
+                    todo += [(item, depth + 1) for _, item in content.items]
+                elif v.what is What.INSTANCE:
+                    todo += [(item, depth + 1) for item in attributes(walk, v)]
+
+
+def attributes(walk: Walk, obj: Obj) -> list[Value]:
+    """The values of all attributes that were stored in an object."""
+    return [value for name in walk.store.names(obj.id) if name.startswith(".") and (value := walk.get((obj.id, name)))]
+
+
+def callbacks(call: Call, values: list[Value]) -> None:
+    """Functions handed to library code: it may call them, so they are walked as one side of a branch."""
+    walk = call.walk
+    if len(walk.frames) > DEPTH_LIMIT // 2:
+        return
+    for value in values:
+        for _, v in members(value):
+            if isinstance(v, Function | Bound | Partial):
+                perhaps_call(walk, v, call.node)
+
+
+def perhaps_call(walk: Walk, function: Value, node: ast.AST, args: list[Value] | None = None) -> None:
+    """Walk a function that may or may not be called here, with unknown arguments where none are given."""
+    body = function.function if isinstance(function, Bound) else function
+    if isinstance(body, Function) and body.node in walk.walked and isinstance(body.node, ast.Lambda):
+        return
+    condition = walk.fresh()
+
+    def called() -> Value:
+        return call_value(walk, function, Call(walk, node, args or [], {}, open=not args))
+
+    walk.fork([((Step(condition, True),), (), called), ((Step(condition, False),), (), lambda: NONE)])
+
+
+# --- contexts and lists ---
+
+
+def context_manager(walk: Walk, node: ast.Call) -> Callable[[Callable[[Value], None]], None] | None:
+    """How to walk a `with` whose manager is a generator function of the program; None when it is not."""
+    if isinstance(node.func, ast.Attribute):
+        callee = attribute(walk, walk.evaluate(node.func.value), node.func.attr, node.func, called=True)
+    elif isinstance(node.func, ast.Name) and walk_cell(walk, node.func.id) is not None:
+        callee = walk.evaluate(node.func)
+    else:
+        return None
+    function = callee.function if isinstance(callee, Bound) else callee
+    if not isinstance(function, Function) or function.flavor != "contextmanager":
+        return None
+    receiver = callee.receiver if isinstance(callee, Bound) else None
+
+    def run(body: Callable[[Value], None]) -> None:
+        args = [walk.evaluate(a) for a in node.args if not isinstance(a, ast.Starred)]
+        kwargs = {k.arg: walk.evaluate(k.value) for k in node.keywords if k.arg is not None}
+        entered: list[bool] = []
+
+        def once(value: Value) -> None:
+            if not entered:
+                entered.append(True)
+                body(value)
+
+        walk.next_yield = once
+        invoke(walk, function, Call(walk, node, args, kwargs), receiver)
+
+    return run
+
+
+def enter_context(walk: Walk, value: Value, node: ast.expr) -> tuple[Value, Callable[[], object]]:
+    """What `with value as x` binds, and what to do at its end."""
+    for _, manager in members(value):
+        if not isinstance(manager, Obj):
+            continue
+        if manager.what is What.DEVICE or manager.cls == External("accelerate.init_empty_weights"):
+            meta = True if manager.what is not What.DEVICE else None if manager.data is None else manager.data == "meta"
+            walk.meta.append(meta)
+            return value, walk.leave_device
+        enter, leave = find_method(walk, manager, "__enter__"), find_method(walk, manager, "__exit__")
+        if enter is not None and leave is not None:
+            entered = call_value(walk, enter, Call(walk, node, [], {}))
+            return entered, functools.partial(call_value, walk, leave, Call(walk, node, [NONE, NONE, NONE], {}))
+    return value, lambda: None
+
+
+def extend(walk: Walk, target: Obj, found: Iteration) -> None:
+    """`target.extend(...)` of a list."""
+    content = walk.elements(target)
+    if content is not None:
+        items = (*content.items, *found.values)[:_CONTAINER_LIMIT]
+        walk.store.set((target.id, "%items"), Elements(items, content.exact and found.exact))

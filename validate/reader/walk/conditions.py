@@ -1,0 +1,294 @@
+"""Conditions: which are decided, which ranks take which side, and what each side tells of the values tested."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...events import Form
+from ..store import Cell
+from ..values import (
+    Bound,
+    Class,
+    Const,
+    Elements,
+    External,
+    Function,
+    Items,
+    Obj,
+    Path,
+    Step,
+    Sym,
+    Tensors,
+    Tuple,
+    Union,
+    Value,
+    What,
+    members,
+    union,
+)
+from .classes import lineage
+from .core import Walk
+
+Known = tuple[tuple[Cell, Value], ...]
+_NEGATED: dict[type[ast.cmpop], str] = {
+    ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is known of a condition. `decided` is None when both sides are possible.
+
+    `yes` and `no` are the branches that the sides take, `known_yes` and `known_no` what holds of cells on them.
+    `sieve`: it picks some of the elements that one object stands for, so that both sides happen.
+    """
+
+    decided: bool | None
+    yes: Path = ()
+    no: Path = ()
+    known_yes: Known = ()
+    known_no: Known = ()
+    sieve: bool = False
+
+    def negated(self) -> Test:
+        """The test of the opposite."""
+        decided = None if self.decided is None else not self.decided
+        return Test(decided, self.no, self.yes, self.known_no, self.known_yes, self.sieve)
+
+
+def test(walk: Walk, node: ast.expr) -> Test:
+    """Evaluate a condition."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return test(walk, node.operand).negated()
+    if isinstance(node, ast.BoolOp):
+        return _combined(walk, node)
+    if isinstance(node, ast.Compare) and _compares_with_none(node):
+        found = _partition(walk, node.left, walk.evaluate(node.left), _is_none, ("none",), node)
+        return found.negated() if isinstance(node.ops[0], ast.IsNot | ast.NotEq) else found
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "isinstance"
+        and len(node.args) == 2
+    ):
+        return _isinstance(walk, node)
+    value = walk.evaluate(node)
+    subject = node.target if isinstance(node, ast.NamedExpr) else node
+    return _partition(walk, subject, value, lambda v: truth(walk, v), (), node)
+
+
+def _compares_with_none(node: ast.Compare) -> bool:
+    operator, other = node.ops[0], node.comparators[0]
+    is_equality = len(node.ops) == 1 and isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq)
+    return is_equality and isinstance(other, ast.Constant) and other.value is None
+
+
+def branch(walk: Walk, node: ast.expr, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
+    """Walk what follows a condition; False when neither side comes to its end."""
+    found = test(walk, node)
+    if found.sieve:
+        fell = [_attempt(walk, yes), _attempt(walk, no)]
+        return any(fell)
+    if found.decided is not None:
+        for cell, value in found.known_yes if found.decided else found.known_no:
+            walk.store.set(cell, value)
+        return (yes if found.decided else no)()
+    walk.fork([(found.yes, found.known_yes, yes), (found.no, found.known_no, no)])
+    return True
+
+
+def _attempt(walk: Walk, side: Callable[[], bool]) -> bool:
+    from .core import Stop
+
+    try:
+        return side()
+    except Stop:
+        walk.stopped()
+        return False
+
+
+def truth(walk: Walk, value: Value) -> bool | None:
+    """Whether a value is true, None where unknown."""
+    if isinstance(value, Const):
+        return bool(value.value)
+    if isinstance(value, Function | Class | Bound | External):
+        return True
+    if isinstance(value, Tuple):
+        return bool(value.items)
+    if isinstance(value, Obj):
+        content = walk.content(value)
+        if isinstance(content, Elements | Items):
+            return bool(content.items) if content.exact else None
+        sure = {
+            What.MODULE,
+            What.OPTIMIZER,
+            What.SCHEDULER,
+            What.FUTURE,
+            What.MESH,
+            What.RESPONSE,
+            What.GROUP,
+            What.OPTIONS,
+        }
+        if value.what in sure or (value.what is What.INSTANCE and isinstance(value.cls, Class)):
+            return True
+    return None
+
+
+def _is_none(value: Value) -> bool | None:
+    if isinstance(value, Const):
+        return value.value is None
+    if isinstance(value, Sym):
+        return None
+    return None if isinstance(value, Obj) and value.what is What.OPAQUE else False
+
+
+def _partition(
+    walk: Walk,
+    subject: ast.expr,
+    value: Value,
+    decide: Callable[[Value], bool | None],
+    tag: tuple[str, ...],
+    node: ast.expr,
+) -> Test:
+    """The test of a value of which `decide` tells each member's side."""
+    sides = [(path, v, decide(v)) for path, v in members(value)]
+    answers = {answer for _, _, answer in sides}
+    if answers == {True} or answers == {False}:
+        return Test(True in answers)
+    yes, no = _steps(walk, value, tag, node)
+    if walk.consistent(yes) != walk.consistent(no):  # a branch taken before has decided it
+        return Test(walk.consistent(yes))
+    if not isinstance(value, Union):
+        return Test(None, yes, no)
+    true = [(p, v) for p, v, answer in sides if answer is not False]
+    false = [(p, v) for p, v, answer in sides if answer is not True]
+    if None not in answers:
+        guards = _common(true), _common(false)
+        yes, no = (guards[0] or yes), (guards[1] or no)
+    cell = cell_of(walk, subject)
+    if cell is None:
+        return Test(None, yes, no)
+    return Test(None, yes, no, ((cell, union(_stripped(true))),), ((cell, union(_stripped(false))),))
+
+
+def _common(chosen: list[tuple[Path, Value]]) -> Path:
+    first = chosen[0][0]
+    return tuple(step for step in first if all(step in path for path, _ in chosen))
+
+
+def _stripped(chosen: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
+    shared = _common(chosen)
+    return [(tuple(s for s in path if s not in shared), v) for path, v in chosen]
+
+
+def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tuple[Path, Path]:
+    flip = isinstance(value, Sym) and value.flip
+    rank = any(isinstance(v, Sym) and v.rank for _, v in members(value)) and not tag
+    condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
+    words = (ast.unparse(node), negation(node)) if rank else (None, None)
+    return (Step(condition, not flip, words[0]),), (Step(condition, flip, words[1]),)
+
+
+def _identity(value: Value) -> object:
+    return value.key if isinstance(value, Sym) else value
+
+
+def negation(node: ast.expr) -> str:
+    """The opposite of a condition, in words."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return ast.unparse(node.operand)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return f"{ast.unparse(node.left)} {_NEGATED[type(node.ops[0])]} {ast.unparse(node.comparators[0])}"
+    text = ast.unparse(node)
+    return f"not {text}" if isinstance(node, ast.Name | ast.Attribute | ast.Call) else f"not ({text})"
+
+
+def _combined(walk: Walk, node: ast.BoolOp) -> Test:
+    """`a and b ...`; `or` is its mirror image."""
+    is_and = isinstance(node.op, ast.And)
+    yes: Path = ()
+    known: Known = ()
+    undecided: list[Test] = []
+    base, mark = walk.path, walk.store.mark()
+    sieve = False
+    for operand in node.values:
+        part = test(walk, operand) if is_and else test(walk, operand).negated()
+        if part.decided is False:
+            walk.path = base
+            walk.store.rollback(mark)
+            return Test(not is_and)
+        if part.decided is None:
+            undecided.append(part)
+            yes += tuple(step for step in part.yes if step not in yes)
+            known += part.known_yes
+            sieve = sieve or part.sieve
+            walk.path = base + tuple(step for step in yes if step not in base)
+        for cell, value in part.known_yes:
+            walk.store.set(cell, value)
+    walk.path = base
+    walk.store.rollback(mark)
+    if not undecided:
+        return Test(is_and)
+    if len(undecided) == 1:
+        found = undecided[0]
+    else:
+        whole = walk.key("and", *((s.condition, s.taken) for s in yes))
+        found = Test(None, (*yes, Step(whole, True)), (Step(whole, False),), known, (), sieve)
+    return found if is_and else found.negated()
+
+
+def _isinstance(walk: Walk, node: ast.Call) -> Test:
+    value, classes = walk.evaluate(node.args[0]), walk.evaluate(node.args[1])
+    wanted = classes.items if isinstance(classes, Tuple) else tuple(v for _, v in members(classes))
+    found = _partition(
+        walk, node.args[0], value, lambda v: _is_instance(walk, v, wanted), ("isinstance", str(hash(wanted))), node
+    )
+    if found.decided is None and any(isinstance(v, Obj) and v.many for _, v in members(value)):
+        return Test(None, sieve=True)
+    return found
+
+
+def _is_instance(walk: Walk, value: Value, wanted: tuple[Value, ...]) -> bool | None:
+    if isinstance(value, Const):
+        names = {f"builtins.{c.__name__}" for c in type(value.value).__mro__}
+        return any(isinstance(w, External) and w.name in names for w in wanted)
+    if isinstance(value, Tensors) and External("torch.distributed.tensor.DTensor") in wanted:
+        return {Form.SHARDED: True, Form.PLAIN: False}.get(value.form)
+    if not isinstance(value, Obj) or value.cls is None:
+        kinds = {What.DICT: "builtins.dict", What.LIST: "builtins.list"}
+        if isinstance(value, Obj) and value.what in kinds:
+            return True if External(kinds[value.what]) in wanted else None
+        return None
+    if any(isinstance(w, External) and w.name.endswith((".FSDPModule", ".FSDP")) for w in wanted):
+        return walk.fact(value, "sharded") or None
+    classes, complete = lineage(value.cls)
+    if any(w in classes for w in wanted):
+        return True
+    if isinstance(value.cls, External) and all(isinstance(w, Class) for w in wanted):
+        return False if value.what is not What.OPAQUE else None
+    return False if complete and all(isinstance(w, Class | External) for w in wanted) else None
+
+
+def cell_of(walk: Walk, node: ast.expr) -> Cell | None:
+    """The cell of a variable or attribute, so that a test of it can tell more of its value."""
+    if isinstance(node, ast.Name):
+        return walk_cell(walk, node.id)
+    if isinstance(node, ast.Attribute):
+        outer = cell_of(walk, node.value)
+        value = walk.get(outer) if outer is not None else None
+        if isinstance(value, Obj) and walk.attribute(value, node.attr) is not None:
+            return (value.id, "." + node.attr)
+    return None
+
+
+def walk_cell(walk: Walk, name: str) -> Cell | None:
+    """The cell that holds the variable `name` here; None when there is none."""
+    scope: int | None = walk.frame.outer_names.get(name, walk.frame.scope)
+    while scope is not None:
+        if walk.store.get((scope, name)) is not None:
+            return (scope, name)
+        scope = walk.scopes[scope]
+    return None

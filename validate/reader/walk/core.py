@@ -1,0 +1,525 @@
+"""The state of a walk: where it is, what it knows, which branches it took, and the events it has seen."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ...events import Choice, Circumstances, Event, Form, Location, Ref
+from ...trace import Note, Trace
+from ..source import Project, SourceFile
+from ..store import Cell, Changes, Store
+from ..values import (
+    Class,
+    Const,
+    Elements,
+    Function,
+    Items,
+    Obj,
+    Path,
+    Sym,
+    Tensors,
+    Tuple,
+    Union,
+    Value,
+    What,
+    members,
+    union,
+)
+
+STATEMENT_LIMIT = 30_000  # statements walked for one program
+ALONE_LIMIT = 3_000  # the same for one function that is read alone
+DEPTH_LIMIT = 30  # calls within calls
+REPEAT_LIMIT = 4  # walks of a long function in which nothing happens
+
+N = TypeVar("N", bound=ast.AST)
+R = TypeVar("R")
+
+EXPRESSIONS: dict[type[ast.AST], Callable[[Walk, Any], Value]] = {}
+STATEMENTS: dict[type[ast.AST], Callable[[Walk, Any], bool]] = {}
+
+
+class Stop(Exception):
+    """The walked path ends here: an exception, or the end of the process."""
+
+
+class Exhausted(Exception):
+    """The program is larger than the limits of the walk."""
+
+
+@dataclass
+class End:
+    """A way in which a piece of the program ends: under which branches, with what changed, and with what value."""
+
+    path: Path
+    changes: Changes
+    value: Value | None = None
+
+
+@dataclass
+class Loop:
+    """The innermost loop: the ends of its `break` and `continue` statements, relative to `mark`."""
+
+    mark: int
+    breaks: list[End] = field(default_factory=list)
+    continues: list[End] = field(default_factory=list)
+
+
+@dataclass
+class Frame:
+    """A function (or module body) being walked."""
+
+    file: SourceFile
+    scope: int
+    mark: int
+    function: Function | None = None
+    owner: Class | None = None
+    receiver: Value | None = None
+    returns: list[End] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    on_yield: Callable[[Value], None] | None = None  # the body of the `with` that a context manager's function serves
+    loop: Loop | None = None
+    outer_names: dict[str, int] = field(default_factory=dict)  # `global` and `nonlocal`
+
+
+@dataclass
+class Cost:
+    """What the walks of one function took so far: how many, and how many statements and events in them."""
+
+    walks: int = 0
+    statements: int = 0
+    events: int = 0
+
+    def spare(self) -> bool:
+        """Whether another walk would be costly and, by experience, would show nothing."""
+        return self.walks >= REPEAT_LIMIT and self.events == 0 and self.statements > REPEAT_LIMIT * 100
+
+
+@dataclass
+class _Pending:
+    """An event whose circumstances are settled when the walk is over."""
+
+    event: Event
+    path: Path
+
+
+class Walk:
+    """One walk through one program."""
+
+    def __init__(self, project: Project, in_entry: bool = True) -> None:
+        self.project = project
+        self.in_entry = in_entry  # False: a function read alone, whose callers are unknown
+        self.store = Store()
+        self.path: Path = ()
+        self.frames: list[Frame] = []
+        self.loops = 0
+        self.meta: list[bool | None] = []
+        self.in_forward = 0
+        self.building = 0
+        self.scopes: dict[int, int | None] = {}
+        self.classes: dict[int, Class] = {}
+        self.namespaces: dict[str, int] = {}
+        self.modules: dict[int, Obj] = {}  # every object that is or may be a module, by identity
+        self.holders: dict[int, set[int]] = {}
+        self.labels: dict[int, tuple[int | None, str]] = {}
+        self.walked: set[ast.AST] = set()
+        self.states: dict[
+            int, Value
+        ] = {}  # what the objects in the dictionary being saved or loaded said of themselves
+        self.at_exit: list[Callable[[], None]] = []
+        self.caught: list[list[End]] = []
+        self.next_yield: Callable[[Value], None] | None = None  # for the function about to be walked
+        self._pending: list[_Pending] = []
+        self._notes: dict[Note, None] = {}
+        self.here = Location("<unknown>", 1)  # the statement being walked
+        self._ids = 0
+        self._keys: dict[object, int] = {}
+        self.statements, self.limit = 0, STATEMENT_LIMIT
+        self.captured: set[int] = set()  # scopes that a function or class defined in them still sees
+        self.costs: dict[ast.AST, Cost] = {}
+
+    # --- identities ---
+
+    def fresh(self) -> int:
+        """A new identity."""
+        self._ids += 1
+        return self._ids
+
+    def key(self, *parts: object) -> int:
+        """The identity of a computation: equal for equal operations over equal values."""
+        if parts not in self._keys:
+            self._keys[parts] = self.fresh()
+        return self._keys[parts]
+
+    def new(self, what: What, cls: Value | None = None, *, many: bool = False, data: Any = None) -> Obj:
+        """A new object."""
+        return Obj(self.fresh(), what, cls, many, None, data)
+
+    def unknown(self, cls: Value | None = None) -> Obj:
+        """An object of which nothing is known but its identity."""
+        return self.new(What.OPAQUE, cls)
+
+    def sym(self, *parts: object, rank: bool = False) -> Sym:
+        """The result of an operation over values that are not constants; without parts, some new value."""
+        return Sym(self.key(*parts) if parts else self.fresh(), rank)
+
+    def new_list(self, items: Iterable[Value], exact: bool = True) -> Obj:
+        """A new list with this content."""
+        made = self.new(What.LIST)
+        self.store.set((made.id, "%items"), Elements(tuple(items), exact))
+        return made
+
+    def new_dict(self, items: Iterable[tuple[Value, Value]], exact: bool = True) -> Obj:
+        """A new dictionary with this content."""
+        made = self.new(What.DICT)
+        self.store.set((made.id, "%items"), Items(tuple(items), exact))
+        return made
+
+    # --- scopes and cells ---
+
+    @property
+    def frame(self) -> Frame:
+        """The function being walked."""
+        return self.frames[-1]
+
+    def new_scope(self, outer: int | None) -> int:
+        """A new set of variables; names that it does not have are looked for in `outer`."""
+        scope = self.fresh()
+        self.scopes[scope] = outer
+        return scope
+
+    def get(self, cell: Cell) -> Value | None:
+        """What the cell holds here, without what only other branches put there."""
+        value = self.store.get(cell)
+        return self.possible(value) if isinstance(value, Union) else value
+
+    def possible(self, value: Union) -> Value:
+        """The union without the members that the branches taken rule out."""
+        left = [(path, v) for path, v in value.members if self.consistent(path)]
+        if len(left) == len(value.members) or not left:
+            return value
+        return union([(tuple(s for s in path if s not in self.path), v) for path, v in left])
+
+    def consistent(self, steps: Path) -> bool:
+        """Whether these branches can be taken together with those taken so far."""
+        taken = {s.condition: s.taken for s in self.path}
+        return all(taken.get(s.condition, s.taken) == s.taken for s in steps)
+
+    def attribute(self, obj: Obj, name: str) -> Value | None:
+        """What was stored in an attribute of this very object."""
+        return self.get((obj.id, "." + name))
+
+    def content(self, obj: Obj) -> Value | None:
+        """The content of a list or dictionary."""
+        return self.get((obj.id, "%items"))
+
+    def elements(self, obj: Obj) -> Elements | None:
+        """The content of a list, None where unknown."""
+        value = self.content(obj)
+        return value if isinstance(value, Elements) else None
+
+    def items(self, obj: Obj) -> Items | None:
+        """The content of a dictionary, None where unknown."""
+        value = self.content(obj)
+        return value if isinstance(value, Items) else None
+
+    # --- objects by role ---
+
+    def what(self, value: Value | None) -> What | None:
+        """What an object is, by construction or by use."""
+        if not isinstance(value, Obj):
+            return None
+        if value.what is What.OPAQUE and isinstance(role := self.store.get((value.id, "%role")), Const):
+            return role.value if isinstance(role.value, What) else value.what
+        return value.what
+
+    def take_role(self, obj: Obj, what: What) -> None:
+        """An unknown object was used as only a `what` can be."""
+        if obj.what is What.OPAQUE and self.what(obj) is What.OPAQUE:
+            self.store.set((obj.id, "%role"), Const(what))
+            if what is What.MODULE:
+                self.modules[obj.id] = obj
+
+    def hold(self, outer: Obj, inner: Value) -> None:
+        """`outer` has `inner` for a submodule, if both are modules."""
+        for _, value in members(inner):
+            if isinstance(value, Obj) and value.id != outer.id:
+                self.holders.setdefault(value.id, set()).add(outer.id)
+
+    def holds(self, outer: Obj, inner: int) -> bool:
+        """Whether the module of identity `inner` is in `outer`, at any depth."""
+        todo, seen = [inner], {inner}
+        while todo:
+            for holder in self.holders.get(todo.pop(), ()):
+                if holder == outer.id:
+                    return True
+                if holder not in seen:
+                    seen.add(holder)
+                    todo.append(holder)
+        return False
+
+    def fact(self, obj: Obj, name: str) -> bool:
+        """Whether a fact was established of the object on some way to here."""
+        return self.store.get((obj.id, "%" + name)) is not None
+
+    def establish(self, obj: Obj, name: str) -> None:
+        """Establish a fact of an object."""
+        self.store.set((obj.id, "%" + name), Const(True))
+
+    def is_sharded(self, obj: Obj) -> bool:
+        """Whether the module is sharded, or something in it is."""
+        if self.fact(obj, "sharded"):
+            return True
+        return any(self.fact(m, "sharded") and self.holds(obj, m.id) for m in self.modules.values())
+
+    def form_of(self, obj: Obj) -> Form:
+        """How the parameters of a module lie across the ranks at this point."""
+        if self.fact(obj, "elsewhere"):  # wrapped by a library that may shard it in its own way
+            return Form.UNKNOWN
+        if self.is_sharded(obj) or any(
+            self.fact(m, "sharded") and self.holds(m, obj.id) for m in self.modules.values()
+        ):
+            return Form.SHARDED
+        return Form.PLAIN if obj.what is What.MODULE and self.in_entry else Form.UNKNOWN
+
+    # --- names for messages ---
+
+    def label(self, value: Value, text: str, outer: Obj | None = None) -> None:
+        """Remember how the program calls an object, the first time that it gets a name."""
+        for _, single in members(value):
+            if isinstance(single, Obj):
+                self.labels.setdefault(single.id, (outer.id if outer else None, text))
+
+    def _name(self, identity: int, depth: int = 0) -> str:
+        outer, text = self.labels.get(identity, (None, ""))
+        return (self._name(outer, depth + 1) if outer is not None and depth < 8 else "") + text
+
+    def ref(self, obj: Obj) -> Ref:
+        """The identity of an object as events carry it; its name is filled in when the walk is over."""
+        if obj.parent is not None and obj.id not in self.labels:
+            self.labels[obj.id] = (obj.parent[0].id, obj.parent[1] if obj.parent[1][0] == "[" else "." + obj.parent[1])
+        cls = getattr(obj.cls, "name", "") or obj.what.value
+        return Ref(obj.id, str(cls).rpartition(".")[2], obj.many)
+
+    # --- events ---
+
+    def at(self, node: ast.AST) -> Location:
+        """The place of a node of the file being walked."""
+        file = self.frame.file.name if self.frames else "<unknown>"
+        return Location(file, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
+
+    def emit(self, cls: type[Event], node: ast.AST, /, **fields: Any) -> None:
+        """This happens here."""
+        path = self.path
+        when = Circumstances(loop=self.loops > 0)
+        self._pending.append(_Pending(cls(order=len(self._pending), at=self.at(node), when=when, **fields), path))
+
+    @property
+    def seen(self) -> int:
+        """How many events were seen so far."""
+        return len(self._pending)
+
+    def note(self, node: ast.AST | None, text: str) -> None:
+        """Something here, or at the statement being walked, is not known."""
+        self._notes[Note(self.here if node is None else self.at(node), text)] = None
+
+    def leave_device(self) -> None:
+        """The end of a `with torch.device(...)`."""
+        self.meta.pop()
+
+    # --- branches ---
+
+    def fork(self, sides: Sequence[tuple[Path, Sequence[tuple[Cell, Value]], Callable[[], R]]]) -> list[tuple[Path, R]]:
+        """Walk each side from the state here and go on with what they have in common.
+
+        A side is the branches that it takes, what is known of some cells on it, and what to do there; it did not come
+        to its end when it returns False or raises `Stop`. Returns the results of those that did, each under what tells
+        it apart. Raises Stop when none did.
+        """
+        base, mark = self.path, self.store.mark()
+        ends: list[End] = []
+        results: list[R] = []
+        for steps, known, run in sides:
+            if not self.consistent(steps):
+                continue
+            self.path = base + tuple(dict.fromkeys(s for s in steps if s not in base))
+            for cell, value in known:
+                self.store.set(cell, value)
+            try:
+                result = run()
+                if result is not False:
+                    ends.append(End(self.path, self.store.since(mark)))
+                    results.append(result)
+            except Stop:
+                self.stopped()
+            self.store.rollback(mark)
+            self.path = base
+        if not ends:
+            raise Stop
+        before = self.resume(ends)
+        return [(end.path[before:], result) for end, result in zip(ends, results, strict=True)]
+
+    def resume(self, ends: list[End]) -> int:
+        """Go on from the state that these ends have in common. Returns how many branches they share."""
+        shared = 0
+        shortest = min(len(e.path) for e in ends)
+        while shared < shortest and all(e.path[shared] == ends[0].path[shared] for e in ends):
+            shared += 1
+        self.path = ends[0].path[:shared]
+        for cell in dict.fromkeys(cell for end in ends for cell in end.changes):
+            base = self.store.get(cell)
+            values = [(end.path[shared:], end.changes.get(cell, base)) for end in ends]
+            first = values[0][1]
+            if all(value is first for _, value in values):
+                self.store.set(cell, first)
+                continue
+            known = [(path, value) for path, value in values if value is not None]
+            self.store.set(cell, union(known) if known else None)
+        return shared
+
+    def stopped(self) -> None:
+        """The path walked ends in an exception, which the innermost `try` may catch."""
+        if self.caught:
+            self.caught[-1].append(End(self.path, {}))
+
+    @contextmanager
+    def restored(self, name: str, value: Any) -> Iterator[None]:
+        """Within the `with`, an attribute of this walk has another value."""
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            yield
+        finally:
+            setattr(self, name, before)
+
+    # --- walking ---
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of an expression, with all that happens in it."""
+        handler = EXPRESSIONS.get(type(node))
+        if handler is None:
+            return self.unknown()
+        value = handler(self, node)
+        return self.possible(value) if isinstance(value, Union) else value
+
+    def execute(self, body: Sequence[ast.stmt]) -> bool:
+        """Walk statements; False when their end is not reached."""
+        for statement in body:
+            self.statements += 1
+            self.here = self.at(statement)
+            if self.statements > self.limit:
+                self.note(statement, f"the program is too large: the reader stopped after {self.limit} statements")
+                raise Exhausted
+            handler = STATEMENTS.get(type(statement))
+            try:
+                if handler is not None and not handler(self, statement):
+                    return False
+            except Stop:
+                self.stopped()
+                return False
+        return True
+
+    # --- the result ---
+
+    def start_over(self) -> None:
+        """Forget the events and circumstances, not what was defined: what follows is a function read alone."""
+        self._pending, self._notes, self.path, self.frames = [], {}, (), []
+        self.loops = self.in_forward = self.building = 0
+        self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
+        self.in_entry = False
+        self.statements, self.limit = 0, ALONE_LIMIT
+
+    def trace(self, ended: bool) -> Trace:
+        """All that was seen."""
+        self._pair_up()
+        events = []
+        for pending in self._pending:
+            only = " and ".join(dict.fromkeys(s.ranks for s in pending.path if s.ranks)) or None
+            path = tuple(Choice(s.condition, s.taken) for s in pending.path if s.ranks is None)
+            when = dataclasses.replace(pending.event.when, only=only, path=path)
+            events.append(self._named(dataclasses.replace(pending.event, when=when)))
+        holders = {inner: frozenset(outer) for inner, outer in self.holders.items()}
+        return Trace("reader", tuple(events), holders, tuple(self._notes), ended)
+
+    def _named(self, record: Any) -> Any:
+        """The event with the names that its objects got later."""
+        if isinstance(record, Ref):
+            return dataclasses.replace(record, name=self._name(record.id) or record.name)
+        if isinstance(record, tuple):
+            return tuple(self._named(item) for item in record)
+        if dataclasses.is_dataclass(record) and not isinstance(record, type | Location | Circumstances):
+            changed = {f.name: self._named(getattr(record, f.name)) for f in dataclasses.fields(record)}
+            return dataclasses.replace(record, **changed)
+        return record
+
+    def _pair_up(self) -> None:
+        """Clear the ranks of collectives that both sides of a rank condition call: every rank calls one."""
+        sides: dict[tuple[int, bool], list[tuple[_Pending, tuple[str, str]]]] = {}
+        for pending in self._pending:
+            steps = [s for s in pending.path if s.ranks is not None]
+            if len(steps) == 1 and pending.event.collective:
+                kind = (type(pending.event).__name__, str(getattr(pending.event, "op", "")))
+                sides.setdefault((steps[0].condition, steps[0].taken), []).append((pending, kind))
+        for (condition, taken), here in sides.items():
+            counts = Counter(kind for _, kind in here)
+            there = Counter(kind for _, kind in sides.get((condition, not taken), []))
+            left = {kind: min(counts[kind], there[kind]) for kind in counts}
+            paired = []
+            for pending, kind in here:
+                if left[kind] > 0:
+                    left[kind] -= 1
+                    paired.append(pending)
+            for pending in paired:
+                pending.event = dataclasses.replace(pending.event)
+                pending.path = tuple(s for s in pending.path if s.condition != condition)
+
+
+def expression(*kinds: type[ast.expr]) -> Callable[[Callable[[Walk, N], Value]], Callable[[Walk, N], Value]]:
+    """Register how expressions of these kinds are evaluated."""
+
+    def register(handler: Callable[[Walk, N], Value]) -> Callable[[Walk, N], Value]:
+        EXPRESSIONS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
+
+
+def statement(*kinds: type[ast.stmt]) -> Callable[[Callable[[Walk, N], bool]], Callable[[Walk, N], bool]]:
+    """Register how a statement is walked; the handler returns False when the next one is not reached."""
+
+    def register(handler: Callable[[Walk, N], bool]) -> Callable[[Walk, N], bool]:
+        STATEMENTS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
+
+
+def owners(value: Value, walk: Walk) -> list[Obj]:
+    """The objects whose tensors `value` consists of, at any depth of lists and dictionaries."""
+    found: dict[int, Obj] = {}
+    todo, seen = [value], set[int]()
+    while todo:
+        for _, single in members(todo.pop()):
+            if isinstance(single, Tensors):
+                found.update({o.id: o for o in single.of})
+            elif isinstance(single, Obj) and single.id not in seen:
+                seen.add(single.id)
+                todo += parts(walk, single)
+            elif isinstance(single, Tuple):
+                todo += single.items
+    return list(found.values())
+
+
+def parts(walk: Walk, obj: Obj) -> list[Value]:
+    """The elements of a list and the values of a dictionary."""
+    content = walk.content(obj)
+    if isinstance(content, Elements):
+        return list(content.items)
+    if isinstance(content, Items):
+        return [value for _, value in content.items]
+    return []

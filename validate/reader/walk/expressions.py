@@ -1,0 +1,470 @@
+"""The value of each kind of expression."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ...events import Form
+from ..values import (
+    NONE,
+    Class,
+    Const,
+    Elements,
+    External,
+    Items,
+    Obj,
+    OptionsData,
+    Path,
+    RngState,
+    StateData,
+    Sym,
+    Tensors,
+    Tuple,
+    Value,
+    What,
+    members,
+    single,
+    union,
+)
+from . import calls
+from .conditions import test, truth, walk_cell
+from .core import Walk, expression
+from .lookup import attribute
+from .loops import iterate
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.BitOr: operator.or_, ast.BitAnd: operator.and_,
+}  # fmt: skip
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+}  # fmt: skip
+_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.IsNot: ast.Is, ast.NotIn: ast.In
+}  # fmt: skip
+_COMPREHENDED = 8  # elements of a known list for which a comprehension is evaluated one by one
+
+
+@expression(ast.Constant)
+def _constant(_: Walk, node: ast.Constant) -> Value:
+    return Const(node.value)
+
+
+@expression(ast.Name)
+def _name(walk: Walk, node: ast.Name) -> Value:
+    cell = walk_cell(walk, node.id)
+    if cell is not None:
+        value = walk.get(cell)
+        assert value is not None
+        return value
+    if hasattr(builtins, node.id):
+        return External("builtins." + node.id)
+    return walk.unknown()
+
+
+@expression(ast.Attribute)
+def _attribute(walk: Walk, node: ast.Attribute) -> Value:
+    return attribute(walk, walk.evaluate(node.value), node.attr, node)
+
+
+@expression(ast.Call)
+def _call(walk: Walk, node: ast.Call) -> Value:
+    return calls.call_expression(walk, node)
+
+
+@expression(ast.NamedExpr)
+def _named(walk: Walk, node: ast.NamedExpr) -> Value:
+    value = walk.evaluate(node.value)
+    calls.assign(walk, node.target, value)
+    return value
+
+
+@expression(ast.Tuple)
+def _tuple(walk: Walk, node: ast.Tuple) -> Value:
+    if any(isinstance(element, ast.Starred) for element in node.elts):
+        return _list(walk, node)
+    return Tuple(tuple(walk.evaluate(element) for element in node.elts))
+
+
+@expression(ast.List, ast.Set)
+def _list(walk: Walk, node: ast.List | ast.Set | ast.Tuple) -> Value:
+    items: list[Value] = []
+    exact = True
+    for element in node.elts:
+        if isinstance(element, ast.Starred):
+            found = iterate(walk, walk.evaluate(element.value))
+            items += found.values
+            exact = exact and found.exact
+        else:
+            items.append(walk.evaluate(element))
+    return walk.new_list(items, exact)
+
+
+@expression(ast.Dict)
+def _dict(walk: Walk, node: ast.Dict) -> Value:
+    items: dict[Value, Value] = {}
+    exact = True
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is not None:
+            items[walk.evaluate(key)] = walk.evaluate(value)
+            continue
+        merged = walk.evaluate(value)
+        content = walk.items(merged) if isinstance(merged, Obj) else None
+        exact = exact and content is not None and content.exact
+        items.update(content.items if content is not None else ((walk.sym(), merged),))
+    return walk.new_dict(items.items(), exact)
+
+
+@expression(ast.Lambda)
+def _lambda(walk: Walk, node: ast.Lambda) -> Value:
+    return calls.define(walk, node)
+
+
+@expression(ast.IfExp)
+def _if_expression(walk: Walk, node: ast.IfExp) -> Value:
+    found = test(walk, node.test)
+    if found.decided is not None:
+        return walk.evaluate(node.body if found.decided else node.orelse)
+
+    def yes() -> Value:
+        return walk.evaluate(node.body)
+
+    def no() -> Value:
+        return walk.evaluate(node.orelse)
+
+    if found.sieve:
+        return union([((), yes()), ((), no())])
+    return union(walk.fork([(found.yes, found.known_yes, yes), (found.no, found.known_no, no)]))
+
+
+@expression(ast.BoolOp)
+def _bool(walk: Walk, node: ast.BoolOp) -> Value:
+    """`a or b` as a value: each operand that may be the result."""
+    is_and = isinstance(node.op, ast.And)
+    results: list[tuple[Path, Value]] = []
+    rank = False
+    for position, operand in enumerate(node.values):
+        value = walk.evaluate(operand)
+        last = position == len(node.values) - 1
+        kept = [(p, v) for p, v in members(value) if last or truth(walk, v) is not is_and]
+        results += kept
+        rank = rank or any(isinstance(v, Sym) and v.rank for _, v in kept)
+        if kept and all(truth(walk, v) is (not is_and) for _, v in members(value)):
+            break
+    if len(results) > 1 and all(isinstance(v, Sym | Const) for _, v in results):
+        return walk.sym("and" if is_and else "or", *(v for _, v in results), rank=rank)
+    return union(results)
+
+
+@expression(ast.UnaryOp)
+def _unary(walk: Walk, node: ast.UnaryOp) -> Value:
+    if isinstance(node.op, ast.Not):
+        value = walk.evaluate(node.operand)
+        known = {truth(walk, v) for _, v in members(value)}
+        if len(known) == 1 and None not in known:
+            return Const(not known.pop())
+        rank = any(isinstance(v, Sym) and v.rank for _, v in members(value))
+        return (
+            Sym(value.key, value.rank, not value.flip) if isinstance(value, Sym) else walk.sym("not", value, rank=rank)
+        )
+    value = walk.evaluate(node.operand)
+    constant = single(value)
+    if isinstance(constant, int | float) and isinstance(node.op, ast.USub):
+        return Const(-constant)
+    return walk.sym(type(node.op).__name__, value, rank=isinstance(value, Sym) and value.rank)
+
+
+@expression(ast.BinOp)
+def _binary(walk: Walk, node: ast.BinOp) -> Value:
+    return binary(walk, node.op, walk.evaluate(node.left), walk.evaluate(node.right))
+
+
+def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:
+    """The value of a binary operation."""
+    if _computable(op, left, right) and isinstance(left, Const) and isinstance(right, Const):
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
+            return Const(_BINARY[type(op)](left.value, right.value))
+    if isinstance(op, ast.Add) and isinstance(left, Tuple) and isinstance(right, Tuple):
+        return Tuple(left.items + right.items)
+    if isinstance(op, ast.Add | ast.BitOr) and isinstance(left, Obj) and isinstance(right, Obj):
+        one, other = walk.content(left), walk.content(right)
+        if isinstance(one, Elements) and isinstance(other, Elements):
+            return walk.new_list(one.items + other.items, one.exact and other.exact)
+        if isinstance(one, Items) and isinstance(other, Items):
+            return walk.new_dict({**dict(one.items), **dict(other.items)}.items(), one.exact and other.exact)
+    if isinstance(op, ast.Mult) and isinstance(left, Obj) and (repeated := walk.elements(left)) is not None:
+        return walk.new_list(repeated.items, exact=False)
+    for value in (left, right):
+        if isinstance(value, Tensors):
+            return Tensors(value.of, value.kind, Form.UNKNOWN)
+    return walk.sym("op", type(op).__name__, left, right, rank=_of_rank(left) or _of_rank(right))
+
+
+def _computable(op: ast.operator, left: Value, right: Value) -> bool:
+    """Whether both are small constants of the kinds that programs configure themselves with."""
+    constants = [single(left), single(right)]
+    is_text = any(isinstance(c, str) for c in constants)
+    small = all(isinstance(c, int | float | str) and len(str(c)) < 200 for c in constants)
+    return small and type(op) in _BINARY and not (is_text and not isinstance(op, ast.Add))
+
+
+def _of_rank(value: Value) -> bool:
+    return any(isinstance(v, Sym) and v.rank for _, v in members(value))
+
+
+@expression(ast.Compare)
+def _compare(walk: Walk, node: ast.Compare) -> Value:
+    values = [walk.evaluate(node.left), *(walk.evaluate(c) for c in node.comparators)]
+    if len(node.ops) > 1:
+        return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(_of_rank, values)))
+    op, (left, right) = node.ops[0], values
+    if isinstance(left, Const) and isinstance(right, Const):
+        if type(op) in _COMPARE:
+            with contextlib.suppress(TypeError):
+                return Const(bool(_COMPARE[type(op)](left.value, right.value)))
+        if isinstance(op, ast.Is | ast.IsNot) and (left.value is None or right.value is None or left == right):
+            return Const((left == right) is isinstance(op, ast.Is))
+    if isinstance(op, ast.In | ast.NotIn) and (found := _contained(walk, left, right)) is not None:
+        return Const(found is isinstance(op, ast.In))
+    rank = _rank_comparison(left, right) and not isinstance(op, ast.Is | ast.IsNot)
+    base = _FLIPPED.get(type(op), type(op))
+    made = walk.sym("compare", base.__name__, left, right, rank=rank)
+    return Sym(made.key, rank, flip=base is not type(op))
+
+
+def _contained(walk: Walk, element: Value, container: Value) -> bool | None:
+    if not isinstance(element, Const):
+        return None
+    items: tuple[Value, ...] | None = container.items if isinstance(container, Tuple) else None
+    if (
+        isinstance(container, Obj)
+        and isinstance(content := walk.content(container), Elements | Items)
+        and content.exact
+    ):
+        items = content.items if isinstance(content, Elements) else tuple(key for key, _ in content.items)
+    if isinstance(container, Const) and isinstance(container.value, str) and isinstance(element.value, str):
+        return element.value in container.value
+    if items is None:
+        return None
+    if element in items:
+        return True
+    return False if all(isinstance(item, Const) for item in items) else None
+
+
+def _rank_comparison(left: Value, right: Value) -> bool:
+    """Whether the ranks differ in the answer; comparing with -1 or a word asks whether there are ranks at all."""
+    for one, other in ((left, right), (right, left)):
+        if _of_rank(one):
+            value = single(other)
+            return not (value == -1 or (isinstance(value, str) and not value.isdigit()) or other == NONE)
+    return False
+
+
+@expression(ast.JoinedStr)
+def _f_string(walk: Walk, node: ast.JoinedStr) -> Value:
+    values: list[Value] = []
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            values.append(walk.evaluate(part.value))
+        else:
+            values.append(walk.evaluate(part))
+    if all(isinstance(v, Const) and isinstance(v.value, str | int) for v in values):
+        return Const("".join(str(single(v)) for v in values))
+    return walk.sym("f-string", *values, rank=any(map(_of_rank, values)))
+
+
+@expression(ast.Subscript)
+def _subscript(walk: Walk, node: ast.Subscript) -> Value:
+    value = walk.evaluate(node.value)
+    if isinstance(node.slice, ast.Slice):
+        parts = (node.slice.lower, node.slice.upper, node.slice.step)
+        bounds = [walk.evaluate(part) if part is not None else NONE for part in parts]
+        return union([(path, _slice(walk, v, bounds)) for path, v in members(value)])
+    key = walk.evaluate(node.slice)
+    return union([(path, item(walk, v, key, node)) for path, v in members(value)])
+
+
+def _slice(walk: Walk, value: Value, bounds: list[Value]) -> Value:
+    content = walk.elements(value) if isinstance(value, Obj) else None
+    items = value.items if isinstance(value, Tuple) else content.items if content is not None else None
+    if items is None:
+        return value
+    exact = isinstance(value, Tuple) or (content is not None and content.exact)
+    if exact and all(isinstance(b, Const) and isinstance(b.value, int | None) for b in bounds):
+        start, stop, step = (b.value if isinstance(b, Const) and isinstance(b.value, int) else None for b in bounds)
+        chosen = items[start:stop] if step == 0 else items[start:stop:step]
+        return Tuple(chosen) if isinstance(value, Tuple) else walk.new_list(chosen)
+    return walk.new_list(items, exact=False)
+
+
+def item(walk: Walk, value: Value, key: Value, node: ast.AST) -> Value:
+    """`value[key]`."""
+    index = single(key)
+    if isinstance(value, Tuple):
+        if isinstance(index, int) and -len(value.items) <= index < len(value.items):
+            return value.items[index]
+        return union([((), v) for v in value.items]) if value.items else walk.unknown()
+    if isinstance(value, External | Class):  # `list[int]`, `Callable[..., None]`
+        return walk.sym("rank", key, rank=True) if _is_environ(value) and index in ("RANK", "LOCAL_RANK") else (
+            walk.sym("item", value, key) if _is_environ(value) else value
+        )  # fmt: skip
+    if not isinstance(value, Obj):
+        if isinstance(value, Tensors | RngState):
+            return value
+        return walk.sym("item", value, key, rank=_of_rank(value) or _of_rank(key))
+    content = walk.content(value)
+    if isinstance(content, Elements) and content.items:
+        if content.exact and isinstance(index, int) and -len(content.items) <= index < len(content.items):
+            return content.items[index]
+        return union([((), v) for v in content.items])
+    if isinstance(content, Items):
+        found = [v for k, v in content.items if k == key]
+        if not found and not content.exact:
+            found = [v for k, v in content.items if not isinstance(k, Const) or not isinstance(key, Const)]
+        if not found and content.exact and not isinstance(key, Const):
+            found = [v for _, v in content.items]
+        return union([((), v) for v in found]) if found else child(walk, value, _subscript_name(key))
+    if isinstance(value.data, StateData):
+        return Tensors(value.data.of, value.data.kind, value.data.form, value.data.via)
+    if isinstance(value.data, OptionsData):
+        return walk.unknown()
+    if value.what is What.MESH:
+        return sub_mesh(walk, value, key)
+    if isinstance(value.cls, Class) and (getter := calls.find_method(walk, value, "__getitem__")) is not None:
+        return calls.call_value(walk, getter, calls.Call(walk, node, [key], {}))
+    return child(walk, value, _subscript_name(key))
+
+
+def _is_environ(value: Value) -> bool:
+    return value == External("os.environ")
+
+
+def _subscript_name(key: Value) -> str:
+    return f"[{single(key)!r}]" if isinstance(key, Const) and isinstance(key.value, str) else "[*]"
+
+
+def sub_mesh(walk: Walk, mesh: Obj, key: Value) -> Value:
+    """A dimension of a mesh, the same one each time that it is asked for."""
+    name = f"[{single(key)!r}]"
+    known = walk.get((mesh.id, name))
+    if known is None or not isinstance(key, Const):
+        known = walk.new(What.MESH)
+        walk.label(known, name, mesh)
+        walk.store.set((mesh.id, name), known)
+    return known
+
+
+def child(walk: Walk, outer: Obj, name: str) -> Value:
+    """An element or attribute of an object about which nothing is known: the same one each time."""
+    known = walk.get((outer.id, name if name.startswith("[") else "." + name))
+    if known is not None:
+        return known
+    made = Obj(walk.fresh(), What.OPAQUE, None, name == "[*]", (outer, name))
+    walk.store.set((outer.id, name if name.startswith("[") else "." + name), made)
+    if outer.what in (What.OPAQUE, What.MODULE):
+        walk.holders.setdefault(made.id, set()).add(outer.id)
+    return made
+
+
+@expression(ast.ListComp, ast.SetComp, ast.GeneratorExp)
+def _comprehension(walk: Walk, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+    results, exact = _comprehend(walk, node.generators, lambda: walk.evaluate(node.elt))
+    return walk.new_list(results, exact)
+
+
+@expression(ast.DictComp)
+def _dict_comprehension(walk: Walk, node: ast.DictComp) -> Value:
+    pairs, exact = _comprehend(
+        walk, node.generators, lambda: Tuple((walk.evaluate(node.key), walk.evaluate(node.value)))
+    )
+    items = [(pair.items[0], pair.items[1]) for pair in pairs if isinstance(pair, Tuple)]
+    if len(items) == 1 and isinstance(items[0][1], Tensors):  # the state of an object, remade entry by entry
+        made = items[0][1]
+        return walk.new(What.STATE, data=StateData(made.of, made.kind, made.form, made.via, None, None, None))
+    return walk.new_dict(items, exact)
+
+
+def _comprehend(
+    walk: Walk, generators: list[ast.comprehension], produce: Callable[[], Value]
+) -> tuple[list[Value], bool]:
+    """The elements of a comprehension; those of an unknown number stand as one."""
+    results: list[Value] = []
+    exact = True
+    frame = walk.frame
+    outer = frame.scope
+    frame.scope = walk.new_scope(outer)
+    walk.captured.add(outer)
+
+    def run(depth: int) -> None:
+        nonlocal exact
+        if depth == len(generators):
+            results.append(produce())
+            return
+        generator = generators[depth]
+        found = iterate(walk, walk.evaluate(generator.iter))
+        exact = exact and found.exact and len(found.values) <= _COMPREHENDED
+        for value in found.values[:_COMPREHENDED]:
+            calls.assign(walk, generator.target, value)
+            answers = [test(walk, condition) for condition in generator.ifs]
+            if any(answer.decided is False for answer in answers):
+                continue
+            exact = exact and all(answer.decided for answer in answers)
+            run(depth + 1)
+
+    walk.loops += 1
+    try:
+        run(0)
+    finally:
+        walk.loops -= 1
+        frame.scope = outer
+    if not exact:
+        for value in results:
+            if isinstance(value, Obj) and not value.many and value.what is not What.OPAQUE:
+                results[results.index(value)] = _many(walk, value)
+    return results, exact
+
+
+def _many(walk: Walk, obj: Obj) -> Obj:
+    """The same object, standing for each element that the comprehension makes."""
+    made = Obj(obj.id, obj.what, obj.cls, True, obj.parent, obj.data)
+    if obj.id in walk.modules:
+        walk.modules[obj.id] = made
+    return made
+
+
+@expression(ast.Starred)
+def _starred(walk: Walk, node: ast.Starred) -> Value:
+    return walk.evaluate(node.value)
+
+
+@expression(ast.Await)
+def _await(walk: Walk, node: ast.Await) -> Value:
+    return walk.evaluate(node.value)
+
+
+@expression(ast.Yield)
+def _yield(walk: Walk, node: ast.Yield) -> Value:
+    value = walk.evaluate(node.value) if node.value is not None else NONE
+    _yielded(walk, value)
+    return walk.unknown()
+
+
+@expression(ast.YieldFrom)
+def _yield_from(walk: Walk, node: ast.YieldFrom) -> Value:
+    for value in iterate(walk, walk.evaluate(node.value)).values:
+        _yielded(walk, value)
+    return walk.unknown()
+
+
+def _yielded(walk: Walk, value: Value) -> None:
+    frame = walk.frame
+    if frame.on_yield is not None:
+        frame.on_yield(value)
+    elif len(frame.yields) < _COMPREHENDED:
+        frame.yields.append(value)

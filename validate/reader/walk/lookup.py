@@ -1,0 +1,125 @@
+"""`x.name` for every kind of `x`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ...events import Form, Kind
+from ..names import canonical
+from ..values import (
+    Bound,
+    Class,
+    External,
+    Function,
+    Method,
+    Namespace,
+    Obj,
+    RngState,
+    Super,
+    Sym,
+    Tensors,
+    Tuple,
+    Union,
+    Value,
+    What,
+    members,
+    union,
+)
+from .classes import lineage
+from .core import Walk
+
+# (what, name) -> the attribute of an object without source; filled by `torch_api`.
+ATTRIBUTES: dict[tuple[What, str], Callable[[Walk, Obj, ast.AST], Value]] = {}
+
+
+def attribute(walk: Walk, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
+    """`value.name`; `called` when it is about to be called, so that what has no source is a method."""
+    if isinstance(value, Union):
+        return union([(path, attribute(walk, v, name, node, called)) for path, v in members(value)])
+    if isinstance(value, External):
+        return External(canonical(f"{value.name}.{name}"))
+    if isinstance(value, Namespace):
+        from .imports import from_namespace
+
+        return from_namespace(walk, value, name, node)
+    if isinstance(value, Class):
+        return _of_class(walk, value, value, name, node) or Method(value, name)
+    if isinstance(value, Super):
+        return _of_super(walk, value, name, node)
+    if isinstance(value, Obj):
+        return _of_object(walk, value, name, node, called)
+    if called or isinstance(value, Bound | Function):
+        return Method(value, name)
+    if isinstance(value, Tensors):
+        if name == "_local_tensor":
+            return Tensors(value.of, value.kind, Form.LOCAL, value.via)
+        return value if name in ("data", "grad") else walk.sym("attribute", value, name)
+    if isinstance(value, RngState | Tuple):
+        return value
+    return walk.sym("attribute", value, name, rank=isinstance(value, Sym) and value.rank)
+
+
+def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> Value:
+    if name == "__class__" and obj.cls is not None:
+        return obj.cls
+    if name == "__dict__" or (name == "training" and not called):
+        return walk.sym("attribute", obj, name)
+    stored = walk.attribute(obj, name)
+    if stored is not None:
+        return stored
+    if isinstance(obj.cls, Class):
+        found = _of_class(walk, obj.cls, obj, name, node)
+        if found is not None:
+            return found
+    what = walk.what(obj)
+    assert what is not None
+    special = ATTRIBUTES.get((what, name))
+    if special is not None:
+        return special(walk, obj, node)
+    if called:
+        return Method(obj, name)
+    if what is What.MODULE and isinstance(obj.cls, External) and name in ("weight", "bias"):
+        return Tensors((obj,), Kind.MODEL, walk.form_of(obj))
+    if isinstance(obj.data, str):  # a device: its type, its index
+        return walk.sym("attribute", obj, name)
+    from .expressions import child
+
+    return child(walk, obj, name)
+
+
+def _of_class(walk: Walk, cls: Class, receiver: Value, name: str, node: ast.AST) -> Value | None:
+    """A name that the body of a class or of its bases defines, bound to the receiver."""
+    for base in lineage(cls)[0]:
+        if not isinstance(base, Class):
+            continue
+        found = walk.get((base.scope, name))
+        if found is not None:
+            return union([(path, _bind(walk, v, receiver, base, node)) for path, v in members(found)])
+    return None
+
+
+def _bind(walk: Walk, value: Value, receiver: Value, owner: Class, node: ast.AST) -> Value:
+    if not isinstance(value, Function):
+        return value
+    if value.flavor == "classmethod":
+        return Bound(receiver if isinstance(receiver, Class) else getattr(receiver, "cls", None) or owner, value)
+    if value.flavor == "staticmethod" or isinstance(receiver, Class):
+        return value
+    if value.flavor == "property":
+        from .calls import Call, call_value
+
+        return call_value(walk, Bound(receiver, value), Call(walk, node, [], {}))
+    return Bound(receiver, value)
+
+
+def _of_super(walk: Walk, value: Super, name: str, node: ast.AST) -> Value:
+    start = (
+        value.receiver.cls if isinstance(value.receiver, Obj) and isinstance(value.receiver.cls, Class) else value.owner
+    )
+    classes = lineage(start)[0]
+    after = classes[classes.index(value.owner) + 1 :] if value.owner in classes else lineage(value.owner)[0][1:]
+    for base in after:
+        if isinstance(base, Class) and (found := walk.get((base.scope, name))) is not None:
+            return union([(path, _bind(walk, v, value.receiver, base, node)) for path, v in members(found)])
+    return Method(value, name)

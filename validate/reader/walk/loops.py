@@ -1,0 +1,59 @@
+"""What a loop over a value goes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..values import Elements, External, Items, Obj, StateData, Sym, Tensors, Tuple, Union, Value, What, members, union
+from .core import Walk
+
+EXACT_LIMIT = 16  # elements of a known list that are walked one by one
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The values that a loop binds, one a walk of its body.
+
+    `exact`: these are all. `collection`: what the single value stands for each element of, where it may be modules:
+    walking the body again would be the same elements again.
+    """
+
+    values: list[Value]
+    exact: bool
+    collection: bool = False
+
+
+def iterate(walk: Walk, value: Value) -> Iteration:
+    """What `for x in value` binds."""
+    if isinstance(value, Tuple):
+        return _limited(value.items, exact=True)
+    if isinstance(value, Union):
+        found = [iterate(walk, v) for _, v in members(value)]
+        every = [((), v) for f in found for v in f.values]
+        return Iteration([union(every)] if every else [], not every, any(f.collection for f in found))
+    if isinstance(value, Tensors):
+        return Iteration([value], False, True)
+    if isinstance(value, Obj):
+        content = walk.content(value)
+        if isinstance(content, Elements):
+            return _limited(content.items, content.exact)
+        if isinstance(content, Items):
+            return _limited(tuple(key for key, _ in content.items), content.exact)
+        if isinstance(value.data, StateData):
+            return Iteration([walk.sym()], False, True)
+        from .expressions import child
+
+        if value.what is What.OPAQUE or value.what is What.MODULE:
+            return Iteration([child(walk, value, "[*]")], False, True)
+        return Iteration([walk.unknown()], False)
+    if isinstance(value, External):
+        return Iteration([walk.unknown()], False)
+    return Iteration([Sym(walk.fresh(), isinstance(value, Sym) and value.rank)], False)
+
+
+def _limited(items: tuple[Value, ...], exact: bool) -> Iteration:
+    if exact and len(items) <= EXACT_LIMIT:
+        return Iteration(list(items), True)
+    if not items:
+        return Iteration([], exact=True)
+    return Iteration([union([((), v) for v in items])], False, collection=True)

@@ -1,0 +1,151 @@
+"""What a model is made of, as far as its source shows."""
+
+from __future__ import annotations
+
+from ..values import Class, Const, Elements, External, Obj, What, members
+from .classes import lineage
+from .core import Walk
+
+_WITHOUT_PARAMETERS = {  # modules of torch.nn that own none
+    "ReLU", "ReLU6", "GELU", "SiLU", "Mish", "ELU", "SELU", "LeakyReLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax",
+    "Softplus",
+    "Hardtanh", "Hardswish", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Identity",
+    "Flatten", "Unflatten",
+    "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+    "Upsample",
+    "CrossEntropyLoss", "MSELoss", "L1Loss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "SmoothL1Loss",
+    "Softmax2d",
+    "PixelShuffle", "ZeroPad2d", "GLU", "Module",
+}  # fmt: skip
+_WITH_PARAMETERS = {
+    "Linear", "Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d", "SyncBatchNorm", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+    "MultiheadAttention",
+    "LSTM", "GRU", "RNN", "PReLU",
+}  # fmt: skip
+_COMPOSITE = {
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerDecoder",
+    "Transformer",
+}
+_CONTAINERS = {"torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict"}
+
+
+def children(walk: Walk, module: Obj) -> tuple[list[tuple[str, Obj]], bool]:
+    """The submodules of a module by name; False when there may be others."""
+    found: list[tuple[str, Obj]] = []
+    names = walk.store.get((module.id, "%children"))
+    known = not walk.fact(module, "open")
+    for name in names.items if isinstance(names, Elements) else ():
+        assert isinstance(name, Const)
+        value = walk.attribute(module, str(name.value))
+        found += [(str(name.value), v) for _, v in members(value) if isinstance(v, Obj)] if value is not None else []
+    content = walk.elements(module)
+    if content is not None:
+        found += [(str(i) if not v.many else "*", v) for i, v in enumerate(content.items) if isinstance(v, Obj)]
+        known = known and (content.exact or any(isinstance(v, Obj) and v.many for v in content.items))
+    return found, known
+
+
+def seen_into(module: Obj) -> bool:
+    """Whether the source of the module's class, with its bases, was read."""
+    if isinstance(module.cls, Class):
+        return lineage(module.cls)[1]
+    return isinstance(module.cls, External) and module.cls.name in _CONTAINERS
+
+
+def descendants(walk: Walk, module: Obj) -> tuple[list[Obj], bool]:
+    """The module and all in it, outermost first; False when there may be others."""
+    found: dict[int, Obj] = {}
+    complete = True
+    todo = [module]
+    while todo:
+        current = todo.pop(0)
+        if current.id in found:
+            continue
+        found[current.id] = current
+        if is_leaf(current):
+            continue
+        inner, known = children(walk, current)
+        complete = complete and known and seen_into(current)
+        todo += [child for _, child in inner if walk.what(child) is What.MODULE]
+    return list(found.values()), complete
+
+
+def is_leaf(module: Obj) -> bool:
+    """Whether it is a module of torch.nn that holds no others that a program would shard."""
+    if not isinstance(module.cls, External) or not module.cls.name.startswith("torch.nn."):
+        return False
+    return module.cls.name not in _CONTAINERS and module.cls.name.rpartition(".")[2] not in _COMPOSITE
+
+
+def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
+    """Trainable parameters in a module that no sharded module manages; None where that is not known."""
+    holders = [m for m in walk.modules.values() if walk.fact(m, "sharded") and walk.holds(m, module.id)]
+    if holders:
+        return ()
+    if walk.fact(module, "elsewhere"):
+        return None
+    names, known = _uncovered(walk, module, "", set())
+    return tuple(names) if names or known else None
+
+
+def _uncovered(walk: Walk, module: Obj, prefix: str, seen: set[int]) -> tuple[list[str], bool]:
+    if module.id in seen or walk.fact(module, "sharded") or walk.fact(module, "frozen"):
+        return [], True
+    seen.add(module.id)
+    if walk.fact(module, "elsewhere"):
+        return [], False
+    cls = module.cls
+    if is_leaf(module):
+        assert isinstance(cls, External)
+        short = cls.name.rpartition(".")[2]
+        if short in _WITH_PARAMETERS:
+            return [prefix + ("in_proj_weight" if short == "MultiheadAttention" else "weight")], True
+        return [], short in _WITHOUT_PARAMETERS
+    inner, known = children(walk, module)
+    known = known and (seen_into(module) or walk.fact(module, "children sharded"))
+    names = [] if walk.fact(module, "children sharded") else _own_parameters(walk, module, prefix)
+    for name, child in inner:
+        if walk.what(child) is not What.MODULE:
+            continue
+        more, sure = _uncovered(walk, child, f"{prefix}{name}.", seen)
+        names += more
+        known = known and sure
+    return names, known
+
+
+def _own_parameters(walk: Walk, module: Obj, prefix: str) -> list[str]:
+    found = []
+    for name in walk.store.names(module.id):
+        value = walk.store.get((module.id, name)) if name.startswith(".") else None
+        if isinstance(value, Obj) and value.cls == External("torch.nn.Parameter") and not walk.fact(value, "frozen"):
+            found.append(prefix + name[1:])
+    return found
+
+
+def has_blocks(walk: Walk, module: Obj) -> bool | None:
+    """Whether the module holds a sequence of two or more composite blocks; None where unknown."""
+    if walk.fact(module, "blocks"):
+        return True
+    every, complete = descendants(walk, module)
+    for candidate in every:
+        content = walk.elements(candidate)
+        if content is None:
+            continue
+        blocks = [v for v in content.items if isinstance(v, Obj) and is_composite(walk, v)]
+        if any(b.many for b in blocks) or len(blocks) >= 2 or (blocks and not content.exact):
+            return True
+    return False if complete else None
+
+
+def is_composite(walk: Walk, module: Obj) -> bool:
+    """Whether the module is made of others: a block, not a layer."""
+    inner, _ = children(walk, module)
+    if isinstance(module.cls, External):
+        is_small_model = module.cls.name == "torch.nn.Sequential" and len(inner) > 1
+        return is_small_model or module.cls.name.rpartition(".")[2] in _COMPOSITE
+    return isinstance(module.cls, Class) and bool(inner or not lineage(module.cls)[1])

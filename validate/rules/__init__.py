@@ -1,0 +1,55 @@
+"""The rule book: every rule, in the order of its code, and the judgement of a trace by it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from ..events import Location
+from ..findings import Finding
+from ..trace import Trace
+from .asynchronous import AsyncSaveNotAwaited, AsyncSavesOverlap
+from .base import Rule
+from .launch import DeviceNotSet, RankGuardedCollective
+from .loading import LoadedButNotApplied, OptimizerLoadedLazily
+from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
+from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
+from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
+
+RULES: tuple[Rule, ...] = (
+    DeviceNotSet(),
+    RankGuardedCollective(),
+    RootNotSharded(),
+    RootOnlySharded(),
+    ShardedTopDown(),
+    OptimizerBeforeSharding(),
+    ForwardIsBypassed(),
+    TorchSaveOfShards(),
+    FullStateThroughDcp(),
+    PerRankStateUnderOneKey(),
+    OptimizerLoadedLazily(),
+    LoadedButNotApplied(),
+    AsyncSaveNotAwaited(),
+    AsyncSavesOverlap(),
+)
+
+
+def judge(traces: Iterable[Trace], rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """All that the rules find in the traces of one program, each finding once, in the order of file and line.
+
+    The same finding on several ranks (probe), or on both walks of a loop's body (reader), is one finding.
+    """
+    found: dict[tuple[str, Location], Finding] = {}
+    rules = tuple(rules)
+    for trace in traces:
+        for rule in rules:
+            if trace.origin not in rule.seen_by:
+                continue
+            for finding in rule.check(trace):
+                key = (finding.code, finding.at)
+                if (known := found.get(key)) is None:
+                    found[key] = finding
+                else:
+                    ranks = tuple(sorted({*known.ranks, *finding.ranks}))
+                    found[key] = dataclasses.replace(known, ranks=ranks)
+    return sorted(found.values(), key=lambda f: (f.at.file, f.at.line, f.at.column, f.code))

@@ -1,0 +1,50 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from ..events import Entry, Event, Exited, Location, Origin
+from ..findings import Finding, Severity
+from ..trace import Trace
+
+READER: Origin = "reader"
+PROBE: Origin = "probe"
+
+
+class Rule(ABC):
+    """A statement about the order and identity of events, guarding one clause of the contract.
+
+    A subclass says what it forbids in `code`, `name` (reads as "allow <name>") and `severity`; `clause` numbers the
+    clause of the contract;
+    `seen_by` the observers whose traces can show it. Its page and its runnable pair are in
+    `references/rules/<code>-<name>/`.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    clause: ClassVar[int]
+    seen_by: ClassVar[frozenset[Origin]] = frozenset({READER, PROBE})
+
+    @abstractmethod
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        """Yield a finding for each place in `trace` that breaks the rule; nothing where the trace does not tell."""
+
+    def finding(self, event: Event, message: str, *related: tuple[Event, str]) -> Finding:
+        """A finding at `event`; each of `related` is another event and its part in it ("sharded here")."""
+        places: tuple[tuple[Location, str], ...] = tuple((e.at, word) for e, word in related)
+        ranks = () if event.when.rank is None else (event.when.rank,)
+        return Finding(self.code, self.name, self.severity, self.clause, message, event.at, places, ranks)
+
+
+def concluded(trace: Trace) -> bool:
+    """Whether what is absent from the trace was left out by the program: it was seen to end, and not by a failure."""
+    return trace.ended and not any(exited.error or exited.code for exited in trace.of(Exited))
+
+
+def quoted(entries: Iterable[Entry]) -> str:
+    """The keys of entries, for a message; a state dict that is no entry of another has none."""
+    return ", ".join(f"`{entry.key}`" if entry.key else "the state dict" for entry in entries)

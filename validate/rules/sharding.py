@@ -1,0 +1,79 @@
+"""FS2: what `fully_shard` is applied to, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..events import ForwardEntered, Sharded
+from ..findings import Finding, Severity
+from ..trace import Trace
+from .base import Rule, concluded
+
+
+class RootNotSharded(Rule):
+    """Gradients of parameters that no sharded module manages are never reduced: each rank trains its own copy."""
+
+    code = "FS201"
+    name = "root-not-sharded"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered in trace.of(ForwardEntered):
+            model = entered.module
+            sharded = [s for s in trace.before(entered, Sharded) if trace.related(s.module, model)]
+            inner = [s for s in sharded if trace.inside(s.module, model)]
+            if not inner or len(inner) < len(sharded) or entered.uncovered == () or trace.escaped(model):
+                continue
+            names = ", ".join(f"`{name}`" for name in (entered.uncovered or ())[:3])
+            message = (
+                f"parts of `{model.name}` are sharded but not `{model.name}` itself, so the gradients of what lies "
+                f"outside of them{f' ({names})' if names else ''} are never reduced and the ranks drift apart. "
+                f"End with fully_shard({model.name})."
+            )
+            yield self.finding(inner[-1], message, (entered, "called here"))
+
+
+class RootOnlySharded(Rule):
+    """One group of parameters is gathered as one: the whole model is in memory at once, and nothing overlaps."""
+
+    code = "FS202"
+    name = "root-only-sharded"
+    severity = Severity.WARN
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        every = list(trace.of(Sharded))
+        for root in every:
+            if root.blocks is not True or trace.escaped(root.module):
+                continue
+            if any(trace.related(s.module, root.module) for s in every if s.module != root.module):
+                continue
+            if not any(trace.after(root, ForwardEntered)) and not concluded(trace):
+                continue  # its blocks may have been about to be sharded, in the wrong order
+            name = root.module.name
+            message = (
+                f"`{name}` is sharded as one group although it is made of blocks: each forward gathers all of its "
+                f"parameters at once. Call fully_shard on each block first, then on `{name}`."
+            )
+            yield self.finding(root, message)
+
+
+class ShardedTopDown(Rule):
+    """A module takes hold of all parameters in it that are not yet sharded, so what it holds must come first."""
+
+    code = "FS203"
+    name = "sharded-top-down"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for outer in trace.of(Sharded):
+            late = next((s for s in trace.after(outer, Sharded) if trace.inside(s.module, outer.module)), None)
+            if late is None:
+                continue
+            message = (
+                f"`{outer.module.name}` is sharded before `{late.module.name}`, which lies inside it and whose "
+                f"parameters it has already taken. Move fully_shard({outer.module.name}) after the last inner one."
+            )
+            yield self.finding(outer, message, (late, "sharded here, too late"))

@@ -1,0 +1,84 @@
+"""What an observer saw of one program, in order, and the questions that rules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .events import Escaped, Event, Location, Origin, Ref
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the observer could not know, shown by `--verbose`: the reason for a rule's silence."""
+
+    at: Location
+    text: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The events of one program, in program order: all of it for the reader, one rank of it for the probe.
+
+    * `holders`: for a module's id, the ids of the modules that hold it directly. It is the shape of the model, not
+      its history.
+    * `ended`: the observer saw the program to its end. When False nothing can be concluded from an event that is
+      absent.
+    * `ranks`: how many ranks ran (probe), None for the reader.
+    """
+
+    origin: Origin
+    events: tuple[Event, ...]
+    holders: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    ended: bool = True
+    ranks: int | None = None
+
+    def of(self, *types: type[E]) -> Iterator[E]:
+        """The events of these classes, in order."""
+        return (e for e in self.events if isinstance(e, types))
+
+    def before(self, event: Event, *types: type[E]) -> Iterator[E]:
+        """The events of these classes that come before `event` in an execution that reaches both."""
+        return (e for e in self.of(*types) if e.order < event.order and together(e, event))
+
+    def after(self, event: Event, *types: type[E]) -> Iterator[E]:
+        """The events of these classes that come after `event` in an execution that reaches both."""
+        return (e for e in self.of(*types) if e.order > event.order and together(e, event))
+
+    def between(self, first: Event, last: Event, *types: type[E]) -> Iterator[E]:
+        """The events of these classes after `first` and before `last`."""
+        return (e for e in self.after(first, *types) if e.order < last.order and together(e, last))
+
+    def inside(self, inner: Ref, outer: Ref) -> bool:
+        """Whether module `inner` is held by `outer`, at any depth; False for a module and itself."""
+        todo, seen = [inner.id], set[int]()
+        while todo:
+            for holder in self.holders.get(todo.pop(), frozenset()) - seen:
+                if holder == outer.id:
+                    return True
+                seen.add(holder)
+                todo.append(holder)
+        return False
+
+    def related(self, one: Ref, other: Ref) -> bool:
+        """Whether the two are the same module or one holds the other."""
+        return one == other or self.inside(one, other) or self.inside(other, one)
+
+    def escaped(self, ref: Ref, since: Event | None = None) -> bool:
+        """Whether `ref` went out of the observer's sight, at any time or (`since`) only later than an event."""
+        return any(e.of == ref and (since is None or e.order > since.order) for e in self.of(Escaped))
+
+
+def together(one: Event, other: Event) -> bool:
+    """Whether one execution can reach both events: they do not lie on opposite sides of one branch."""
+    taken = {c.condition: c.taken for c in one.when.path}
+    return all(taken.get(c.condition, c.taken) == c.taken for c in other.when.path)
+
+
+def implied(event: Event, by: Event) -> bool:
+    """Whether every execution that reaches `by` also takes the branches that lead to `event`."""
+    return set(event.when.path) <= set(by.when.path)
