@@ -80,7 +80,7 @@ def _update(path: Path, *, force: bool) -> None:
     old, carried = _generated(path)
     new = render(answer(carried.answers))
     if header.digest(old) != carried.digest and not force:
-        raise UserError(f"{path} was edited since it was generated; expected an untouched file (--force drops the edits)")
+        raise UserError(f"{path} was edited since it was generated; expected no edits (--force drops them)")
     if new == old:
         print(f"{path}: up to date (version {carried.version})")
         return
@@ -122,7 +122,7 @@ def _write(path: Path, text: str) -> None:
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             Path(temporary).chmod(mode)
             Path(temporary).replace(target)

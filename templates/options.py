@@ -35,6 +35,13 @@ class Option:
         """How the option is written on the command line."""
         return "--" + self.name.replace("_", "-")
 
+    def refuse(self, value: str) -> None:
+        """Raise UserError, with the flag and the reason, for a value that cannot be used."""
+        try:
+            self.check(value)
+        except UserError as error:
+            raise UserError(f"{self.flag} {value}: {error}") from error
+
 
 DIMS = ("dp_replicate", "dp_shard", "tp")
 """The names of mesh dims, in the order in which a mesh has them."""
@@ -103,8 +110,5 @@ def answer(chosen: Mapping[str, str]) -> Answers:
         raise UserError(f"there is no option `{unknown[0]}`; expected some of {known}")
     answers = {option.name: chosen.get(option.name, option.default).replace(" ", "") for option in OPTIONS}
     for option in OPTIONS:
-        try:
-            option.check(answers[option.name])
-        except UserError as error:
-            raise UserError(f"{option.flag} {answers[option.name]}: {error}") from error
+        option.refuse(answers[option.name])
     return answers

@@ -21,7 +21,8 @@ PROOF_ARGS = (
 
 def version() -> str:
     """The version of this skill, from the one place that is there in place and installed: the head of SKILL.md."""
-    match = re.search(r'^  version: "([^"]+)"$', SCRIPT.parents[1].joinpath("SKILL.md").read_text("utf-8"), re.MULTILINE)
+    skill = SCRIPT.parents[1].joinpath("SKILL.md").read_text("utf-8")
+    match = re.search(r'^  version: "([^"]+)"$', skill, re.MULTILINE)
     assert match is not None
     return match[1]
 

@@ -138,7 +138,7 @@ def _string(sections: Sections, section: str, key: str, line: int) -> str:
     if not isinstance(value, str):
         where = f" under [{section}]" if section else ""
         what = "has no" if value is None else "has no string as"
-        raise UserError(f"the `# /// fsdp2` block of line {line} {what} `{key}`{where}; expected `{key} = \"...\"`")
+        raise UserError(f'the `# /// fsdp2` block of line {line} {what} `{key}`{where}; expected `{key} = "..."`')
     return value
 
 

@@ -19,7 +19,7 @@ def test_both_sides_of_an_unknown_condition_exclude_each_other() -> None:
 
 
 def test_the_same_condition_later_is_the_same_branch() -> None:
-    text = f"if args.a:\n    {SAVE}\nprint(1)\nif args.a:\n    {SAVE}\nif not args.a:\n    {SAVE}\nif args.b:\n    {SAVE}\n"
+    text = f"if args.a:\n    {SAVE}\nprint(1)\nif args.a:\n    {SAVE}\nif not args.a:\n    {SAVE}\nif args.b:\n    {SAVE}\n"  # noqa: E501
     first, again, opposite, another = program(ARGUMENTS + text, SHARDED).of(Saved)
     assert together(first, again) and implied(again, by=first)
     assert not together(first, opposite)
@@ -34,7 +34,7 @@ def test_what_follows_an_early_return_is_the_other_side() -> None:
 
 
 def test_constant_conditions_are_decided() -> None:
-    text = f"DEBUG = False\nMODE = 'async'\nif DEBUG:\n    {SAVE}\nif MODE == 'sync':\n    {SAVE}\nif 'x' in ('x', 'y'):\n    {SAVE}\n"
+    text = f"DEBUG = False\nMODE = 'async'\nif DEBUG:\n    {SAVE}\nif MODE == 'sync':\n    {SAVE}\nif 'x' in ('x', 'y'):\n    {SAVE}\n"  # noqa: E501
     assert only(program(text, SHARDED), Saved).when.path == ()
 
 
@@ -58,7 +58,10 @@ def test_a_counter_is_not_taken_for_its_first_value() -> None:
         ("rank = int(os.environ.get('LOCAL_RANK', 0))", "rank < 1"),
         ("main = dist.get_rank() == 0", "main"),
         ("def is_main_process():\n    return not dist.is_initialized() or dist.get_rank() == 0", "is_main_process()"),
-        ("from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (2,))", "mesh.get_local_rank() == 0"),
+        (
+            "from torch.distributed.device_mesh import init_device_mesh\nmesh = init_device_mesh('cpu', (2,))",
+            "mesh.get_local_rank() == 0",
+        ),
         ("class T:\n    def __init__(self):\n        self.rank = dist.get_rank()\nt = T()", "t.rank == 0 and args.b"),
     ],
 )
@@ -69,7 +72,13 @@ def test_rank_conditions_say_which_ranks(setup: str, condition: str) -> None:
 
 @pytest.mark.parametrize(
     "condition",
-    ["dist.get_world_size() > 1", "dist.is_initialized()", "int(os.environ.get('RANK', -1)) != -1", "'RANK' in os.environ", "args.x"],
+    [
+        "dist.get_world_size() > 1",
+        "dist.is_initialized()",
+        "int(os.environ.get('RANK', -1)) != -1",
+        "'RANK' in os.environ",
+        "args.x",
+    ],
 )
 def test_conditions_that_all_ranks_answer_alike_are_no_rank_conditions(condition: str) -> None:
     assert only(program(ARGUMENTS + f"if {condition}:\n    {SAVE}\n", SHARDED), Saved).when.only is None
@@ -94,7 +103,7 @@ def test_the_barrier_idiom_pairs_up_and_a_lone_barrier_does_not() -> None:
 
 
 def test_a_value_made_under_a_branch_is_there_only_on_that_branch() -> None:
-    text = f"sd = None\nif args.a:\n    sd = get_model_state_dict(model)\n    {SAVE}\nif sd is not None:\n    torch.save(sd, 'f')\n"
+    text = f"sd = None\nif args.a:\n    sd = get_model_state_dict(model)\n    {SAVE}\nif sd is not None:\n    torch.save(sd, 'f')\n"  # noqa: E501
     trace = program(ARGUMENTS + text, SHARDED)
     saved, written = only(trace, Saved), only(trace, TorchSaved)
     assert saved.when.path == written.when.path
@@ -106,13 +115,33 @@ def test_sharding_under_a_condition_is_one_side() -> None:
 
 
 def test_handlers_are_a_branch_and_finally_is_not() -> None:
-    text = f"try:\n    {SAVE}\nexcept Exception:\n    dcp.load({{'m': model}}, checkpoint_id='c')\nfinally:\n    dist.barrier()\n"
+    text = f"try:\n    {SAVE}\nexcept Exception:\n    dcp.load({{'m': model}}, checkpoint_id='c')\nfinally:\n    dist.barrier()\n"  # noqa: E501
     trace = program(text, SHARDED)
     assert only(trace, Saved).when.path == () and only(trace, CollectiveCalled).when.path == ()
     assert len(only(trace, Loaded).when.path) == 1
 
 
 def test_match_statements_are_branches() -> None:
-    text = f"match args.mode:\n    case 'a':\n        {SAVE}\n    case 'b':\n        {SAVE}\n    case _:\n        {SAVE}\n"
+    text = (
+        f"match args.mode:\n    case 'a':\n        {SAVE}\n    case 'b':\n        {SAVE}\n    case _:\n        {SAVE}\n"
+    )
     one, two, three = program(ARGUMENTS + text, SHARDED).of(Saved)
     assert not together(one, two) and not together(two, three)
+
+
+def test_a_lone_barrier_does_not_take_its_partner_from_another_function() -> None:
+    text = """
+    rank = dist.get_rank()
+    def f():
+        if rank == 0:
+            dist.barrier()
+    def g():
+        if rank != 0:
+            dist.barrier()
+        print(1)
+        if rank == 0:
+            dist.barrier()
+    f()
+    g()
+    """
+    assert [e.when.only for e in program(text).of(CollectiveCalled)] == ["rank == 0", None, None]

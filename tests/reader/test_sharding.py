@@ -104,19 +104,23 @@ def test_what_an_unknown_model_holds_is_not_known() -> None:
     assert only(trace, Sharded).blocks is None
 
 
-@pytest.mark.parametrize("model, blocks", [("nn.Linear(2, 2)", False), ("Net()", True), ("nn.Sequential(nn.Linear(2, 2), nn.ReLU())", False)])
+@pytest.mark.parametrize(
+    "model, blocks", [("nn.Linear(2, 2)", False), ("Net()", True), ("nn.Sequential(nn.Linear(2, 2), nn.ReLU())", False)]
+)
 def test_blocks_tells_whether_sharding_the_root_alone_gathers_a_stack(model: str, blocks: bool) -> None:
     assert only(program(f"m = {model}\nfully_shard(m)\n", IMPORTS + MODEL), Sharded).blocks is blocks
 
 
 def test_frozen_parameters_need_no_sharding() -> None:
     trace = program("model = Net()\nfor b in model.blocks:\n    fully_shard(b)\nmodel.embed.requires_grad_(False)\n"
-                    "for p in model.head.parameters():\n    p.requires_grad = False\nmodel(1)\n", IMPORTS + MODEL)  # fmt: skip
+                    "for p in model.head.parameters():\n    p.requires_grad = False\nmodel(1)\n", IMPORTS + MODEL)  # fmt: skip  # noqa: E501
     assert only(trace, ForwardEntered).uncovered == ()
 
 
 def test_meta_is_what_the_device_context_says() -> None:
-    trace = program("with torch.device('meta'):\n    a = nn.Linear(2, 2)\nb = nn.Linear(2, 2)\na.to_empty(device='cpu')\n")
+    trace = program(
+        "with torch.device('meta'):\n    a = nn.Linear(2, 2)\nb = nn.Linear(2, 2)\na.to_empty(device='cpu')\n"
+    )
     assert [(e.module.name, e.meta) for e in trace.of(ModuleBuilt)] == [("a", True), ("b", False)]
     assert only(trace, Materialised).module.name == "a"
 
@@ -160,7 +164,7 @@ def test_modules_called_from_forward_are_not_calls_by_the_program() -> None:
         "model.parameters()",
         "[p for p in model.parameters() if p.requires_grad]",
         "filter(lambda p: p.requires_grad, model.parameters())",
-        "[{'params': [p for n, p in model.named_parameters() if 'bias' in n], 'lr': 1}, {'params': list(model.parameters())}]",
+        "[{'params': [p for n, p in model.named_parameters() if 'bias' in n], 'lr': 1}, {'params': list(model.parameters())}]",  # noqa: E501
     ],
 )
 def test_parameters_are_followed_to_their_module(parameters: str) -> None:
@@ -170,12 +174,17 @@ def test_parameters_are_followed_to_their_module(parameters: str) -> None:
 
 
 def test_sgd_without_momentum_has_no_state() -> None:
-    trace = program("m = nn.Linear(2, 2)\na = torch.optim.SGD(m.parameters(), lr=1)\nb = torch.optim.SGD(m.parameters(), momentum=.9)\n")
+    trace = program(
+        "m = nn.Linear(2, 2)\na = torch.optim.SGD(m.parameters(), lr=1)\nb = torch.optim.SGD(m.parameters(), momentum=.9)\n"  # noqa: E501
+    )
     assert [e.stateless for e in trace.of(OptimizerBuilt)] == [True, False]
 
 
 def test_compile_and_clipping_keep_the_identity_of_the_model() -> None:
-    trace = program("model = torch.compile(model)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nmodel.compile()\n", SHARDED)
+    trace = program(
+        "model = torch.compile(model)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nmodel.compile()\n",
+        SHARDED,
+    )
     clipped = only(trace, GradientsClipped)
     assert clipped.sharded and clipped.collective and clipped.modules[0].name == "model"
     assert [e.wrapped for e in trace.of(Compiled)] == [True, False]
@@ -184,3 +193,7 @@ def test_compile_and_clipping_keep_the_identity_of_the_model() -> None:
 def test_a_loop_is_walked_twice_and_says_so() -> None:
     trace = program("for step in range(100):\n    model(1).sum().backward()\n    optimizer.step()\n", SHARDED)
     assert [e.when.loop for e in trace.of(Stepped)] == [True, True]
+
+
+def test_forward_kept_in_a_variable_is_bypassed_too() -> None:
+    assert only(program("step = model.forward\nstep(1)\n", SHARDED), ForwardBypassed).module.name == "model"

@@ -40,9 +40,9 @@ def test_the_same_command_twice_computes_the_same_bits(straight: Training, tmp_p
     assert again(straight, tmp_path).finish() == straight.records()
 
 
-@pytest.mark.parametrize("step", [2, 4, 5, 11])
+@pytest.mark.parametrize("step", [3, 5])
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(straight: Training, tmp_path: Path, step: int) -> None:
-    """SIGKILL to torchrun and both ranks, after steps before, at and after a checkpoint; the log holds no step twice."""
+    """SIGKILL to torchrun and both ranks, after steps before and after a checkpoint; the log holds no step twice."""
     training = again(straight, tmp_path)
     with training.started() as process:
         training.wait_for_step(step, process)
@@ -50,7 +50,9 @@ def test_a_run_that_is_killed_ends_as_if_it_had_not_been(straight: Training, tmp
     assert training.finish() == straight.records()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    ("straight", "signum"), [("disabled", signal.SIGUSR1), ("async", signal.SIGTERM)], indirect=["straight"]
+)
 def test_a_signal_to_one_rank_saves_on_all_and_exits_with_0(
     straight: Training, tmp_path: Path, signum: signal.Signals
 ) -> None:
@@ -76,7 +78,7 @@ def test_a_signal_to_torchrun_saves_and_the_run_goes_on_where_it_was(straight: T
     assert training.finish() == straight.records()
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("straight", "before", "after"), [("disabled", 2, 1), ("async", 1, 2)], indirect=["straight"])
 def test_another_number_of_ranks_continues_the_same_run_up_to_rounding(
     straight: Training, tmp_path: Path, before: int, after: int
 ) -> None:
@@ -95,6 +97,7 @@ def test_another_number_of_ranks_continues_the_same_run_up_to_rounding(
         assert one == pytest.approx(other, rel=1e-4)
 
 
+@pytest.mark.parametrize("straight", ["async"], indirect=True)
 def test_a_half_written_checkpoint_is_passed_over_and_written_anew(straight: Training, tmp_path: Path) -> None:
     """The newest lost the end of one file, another its metadata; the run resumes from the one before them."""
     training = again(straight, tmp_path, **{"--keep-latest": "9", "--checkpoint-interval": "2"})
@@ -111,6 +114,7 @@ def test_a_half_written_checkpoint_is_passed_over_and_written_anew(straight: Tra
     assert training.saved() == [f"step-{n}" for n in (2, 4, 6, 8, 10, 12)]
 
 
+@pytest.mark.parametrize("straight", ["disabled"], indirect=True)
 def test_half_written_checkpoints_go_once_a_newer_one_is_whole(straight: Training, tmp_path: Path) -> None:
     training = again(straight, tmp_path, **{"--keep-latest": "2", "--checkpoint-interval": "3"})
     (training.checkpoints / "step-5").mkdir(parents=True)
@@ -144,7 +148,7 @@ def test_a_save_that_fails_on_one_rank_ends_the_run(straight: Training, tmp_path
         "try:\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except BaseException as error:\n"
-        "    print('ended by', type(error).__name__, 'disk full' in str(error), flush=True)\n"
+        "    sys.stdout.write(f'ended by {type(error).__name__} {\"disk full\" in str(error)}\\n')\n"
         "    sys.exit(3)\n"
     )
     training = Training(broken, tmp_path / "failing")

@@ -1,7 +1,8 @@
-"""Runs a generated script as a user does: `torchrun --nproc-per-node N -- SCRIPT ...`, and ends it in the ways it may end."""
+"""Runs a generated script as a user does, by torchrun, and ends it in the ways in which it may end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class Training:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         return [*launcher, "--", str(self.script), *(word for pair in options.items() for word in pair)]
 
-    @contextmanager
+    @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[str]]:
         """The running torchrun; whatever of it is left in the end is killed."""
         self.folder.mkdir(exist_ok=True)
@@ -109,10 +109,8 @@ def kill_all(process: subprocess.Popen[str]) -> None:
     """SIGKILL to torchrun and every rank."""
     if process.poll() is None:
         for pid in [process.pid, *_children(process.pid)]:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:  # it has just ended by itself
-                continue
 
 
 def _children(pid: int) -> list[int]:

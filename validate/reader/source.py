@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import UserError
 
 MODULE_LIMIT = 80  # project modules read for one program
+INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there are libraries, not parts of one project
 SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
 
 
@@ -76,6 +77,7 @@ class Project:
             folders.append(folder)
         if root is not None:
             folders.append(root)
+        folders = [f for f in folders if f.name not in INSTALLED]
         return cls(list(dict.fromkeys(folders)))
 
     def find(self, module: str) -> Path | None:

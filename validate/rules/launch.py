@@ -68,8 +68,8 @@ class RankGuardedCollective(Rule):
             if not event.collective or event.when.only is None or self._group_unknown(event):
                 continue
             message = (
-                f"only where `{event.when.only}` does the program reach {_described(event)}, for which all ranks must "
-                "come: those that do wait for ever. Call it on every rank; guard only what one rank prints or writes."
+                f"not every rank reaches {_described(event)} (only `{event.when.only}`), and those that do wait for "
+                "the others for ever. Call it on every rank; guard only what one rank prints or writes."
             )
             yield self.finding(event, message)
 

@@ -32,7 +32,7 @@ class TorchSaveOfShards(Rule):
 
 
 class FullStateThroughDcp(Rule):
-    """A gathered state dict costs the memory of the whole, and one rank writes what all could."""
+    """A gathered state dict costs the memory and the traffic of the whole, and wins nothing: DCP reshards on load."""
 
     code = "FS602"
     name = "full-state-through-dcp"
@@ -45,9 +45,9 @@ class FullStateThroughDcp(Rule):
             if not full:
                 continue
             message = (
-                f"{quoted(full)} is gathered to whole tensors before DCP writes it: all of it must fit on one rank, "
-                "and ranks no longer write in parallel. Save the sharded state dict (leave full_state_dict out); DCP "
-                "reshards on load."
+                f"{quoted(full)} is gathered to whole tensors before DCP writes it, which costs the memory and the "
+                "traffic of the whole model and wins nothing. Save the sharded state dict (leave full_state_dict out): "
+                "DCP reshards on load."
             )
             yield self.finding(saved, message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -224,7 +225,8 @@ def walk_forward(call: Call, module: Obj, name: str) -> Value:
         return walk.unknown()
     walk.establish(module, "walked." + name)
     with walk.restored("in_forward", walk.in_forward + 1):
-        return invoke(walk, method.function, call, module)
+        inside = Call(walk, method.function.node, call.args, call.kwargs, call.open)
+        return invoke(walk, method.function, inside, module)
 
 
 # --- functions of the program ---
@@ -294,13 +296,10 @@ def _is_overload(function: Function) -> bool:
 
 
 def _is_direct_forward(node: ast.Call, caller: Value | None, receiver: Obj) -> bool:
-    """Whether the call is spelled `x.forward(...)`, and not `super().forward(...)`."""
-    if not (isinstance(node.func, ast.Attribute) and node.func.attr == "forward"):
-        return False
-    through_super = isinstance(node.func.value, ast.Call) and getattr(node.func.value.func, "id", "") == "super"
-    return not through_super and not (
-        isinstance(node.func.value, ast.Name) and caller == receiver and node.func.value.id == "self"
-    )
+    """Whether the call goes to `forward` itself, not by `super().forward(...)` or from the module's own methods."""
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    through_super = isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
+    return not through_super and not (isinstance(owner, ast.Name) and caller == receiver and owner.id == "self")
 
 
 def bind(walk: Walk, function: Function, scope: int, call: Call, receiver: Value | None) -> None:
@@ -549,17 +548,20 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
 
 # --- what goes out of sight ---
 
-# Library code that reads what it is given and keeps nothing of it.
+# Library code that reads what it is given and keeps nothing of it; the standard library too, but for what runs things.
 _HARMLESS = (
-    "torch.", "torchvision.transforms", "builtins.", "math.", "os.", "sys.", "time.", "json.", "logging.",
-    "random.", "numpy.", "re.",
-    "collections.", "itertools.", "functools.", "dataclasses.", "typing.", "pathlib.", "shutil.", "warnings.",
-    "argparse.", "tqdm",
-    "loguru.", "rich.", "wandb.log", "pprint.", "copy.", "datetime.", "contextlib.", "string.", "glob.", "hashlib.",
-    "inspect.", "gc.",
-    "traceback.", "enum.", "abc.", "operator.", "types.", "statistics.", "einops.", "psutil.", "socket.",
-    "platform.", "tempfile.",
-)  # fmt: skip
+    "torch.",
+    "torchvision.transforms",
+    "builtins.",
+    "numpy.",
+    "tqdm",
+    "loguru.",
+    "rich.",
+    "wandb.log",
+    "einops.",
+    "psutil.",
+)
+_RUNNING = {"threading", "multiprocessing", "concurrent", "asyncio", "queue", "weakref", "sched", "runpy"}
 _HARMFUL = (  # of torch, but it rewrites, keeps or runs what it is given
     "torch.ao.", "torch.quantization.", "torch.fx.", "torch.export.", "torch.onnx.", "torch.jit.", "torch.func.",
     "torch.distributed.pipelining.", "torch.distributed.elastic.", "torch.multiprocessing.",
@@ -573,10 +575,12 @@ def call_library(call: Call, name: str) -> Value:
     walk = call.walk
     if name.startswith("torch.") and "device" in call.kwargs:
         _uses_accelerator(call)
-    harmless = name.startswith(_HARMLESS) and not name.startswith(_HARMFUL)
+    top = name.partition(".")[0]
+    is_standard = top in sys.stdlib_module_names and top not in _RUNNING
+    harmless = (is_standard or name.startswith(_HARMLESS)) and not name.startswith(_HARMFUL)
     if not harmless:
         escape(call, call.everything())
-        if name.partition(".")[0] not in ("torch",):
+        if top != "torch" and top not in sys.stdlib_module_names:
             walk.note(call.node, f"`{name}` is of a library that the reader does not know")
     callbacks(call, call.everything())
     tensors = [v for v in call.everything() if isinstance(v, Tensors)]

@@ -166,12 +166,19 @@ def _partition(
     true = [(p, v) for p, v, answer in sides if answer is not False]
     false = [(p, v) for p, v, answer in sides if answer is not True]
     if None not in answers:
-        guards = _common(true), _common(false)
-        yes, no = (guards[0] or yes), (guards[1] or no)
+        yes, no = _guarded(walk, yes, true), _guarded(walk, no, false)
     cell = cell_of(walk, subject)
     if cell is None:
         return Test(None, yes, no)
     return Test(None, yes, no, ((cell, union(_stripped(true))),), ((cell, union(_stripped(false))),))
+
+
+def _guarded(walk: Walk, side: Path, chosen: list[tuple[Path, Value]]) -> Path:
+    """The branches that lead to one of the chosen values: theirs where they share some, else the test's own."""
+    if shared := _common(chosen):
+        return shared
+    walk.implications[side[0]] = [path for path, _ in chosen if path]
+    return side
 
 
 def _common(chosen: list[tuple[Path, Value]]) -> Path:

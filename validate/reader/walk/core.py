@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ..values import (
     Items,
     Obj,
     Path,
+    Step,
     Sym,
     Tensors,
     Tuple,
@@ -106,6 +106,7 @@ class _Pending:
 
     event: Event
     path: Path
+    scope: int  # of the function that it happens in
 
 
 class Walk:
@@ -140,6 +141,8 @@ class Walk:
         self._ids = 0
         self._keys: dict[object, int] = {}
         self.statements, self.limit = 0, STATEMENT_LIMIT
+        # Where a test asks which of several branches made a value: the branches, any of which implies its outcome.
+        self.implications: dict[Step, list[Path]] = {}
         self.captured: set[int] = set()  # scopes that a function or class defined in them still sees
         self.costs: dict[ast.AST, Cost] = {}
 
@@ -317,7 +320,8 @@ class Walk:
         """This happens here."""
         path = self.path
         when = Circumstances(loop=self.loops > 0)
-        self._pending.append(_Pending(cls(order=len(self._pending), at=self.at(node), when=when, **fields), path))
+        event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
+        self._pending.append(_Pending(event, path, self.frame.scope))
 
     @property
     def seen(self) -> int:
@@ -440,11 +444,17 @@ class Walk:
         events = []
         for pending in self._pending:
             only = " and ".join(dict.fromkeys(s.ranks for s in pending.path if s.ranks)) or None
-            path = tuple(Choice(s.condition, s.taken) for s in pending.path if s.ranks is None)
+            path = tuple(Choice(s.condition, s.taken) for s in self._needed(pending.path) if s.ranks is None)
             when = dataclasses.replace(pending.event.when, only=only, path=path)
             events.append(self._named(dataclasses.replace(pending.event, when=when)))
         holders = {inner: frozenset(outer) for inner, outer in self.holders.items()}
         return Trace("reader", tuple(events), holders, tuple(self._notes), ended)
+
+    def _needed(self, path: Path) -> Path:
+        """The branches without those that follow from the others."""
+        return tuple(
+            step for step in path if not any(set(guard) <= set(path) for guard in self.implications.get(step, ()))
+        )
 
     def _named(self, record: Any) -> Any:
         """The event with the names that its objects got later."""
@@ -458,25 +468,28 @@ class Walk:
         return record
 
     def _pair_up(self) -> None:
-        """Clear the ranks of collectives that both sides of a rank condition call: every rank calls one."""
-        sides: dict[tuple[int, bool], list[tuple[_Pending, tuple[str, str]]]] = {}
+        """Clear the ranks of collectives that both sides of a rank condition call: every rank calls one.
+
+        Those that one function calls on both sides belong together before those of different functions do.
+        """
+        guarded: list[tuple[_Pending, Step]] = []
         for pending in self._pending:
             steps = [s for s in pending.path if s.ranks is not None]
             if len(steps) == 1 and pending.event.collective:
-                kind = (type(pending.event).__name__, str(getattr(pending.event, "op", "")))
-                sides.setdefault((steps[0].condition, steps[0].taken), []).append((pending, kind))
-        for (condition, taken), here in sides.items():
-            counts = Counter(kind for _, kind in here)
-            there = Counter(kind for _, kind in sides.get((condition, not taken), []))
-            left = {kind: min(counts[kind], there[kind]) for kind in counts}
-            paired = []
-            for pending, kind in here:
-                if left[kind] > 0:
-                    left[kind] -= 1
-                    paired.append(pending)
-            for pending in paired:
-                pending.event = dataclasses.replace(pending.event)
-                pending.path = tuple(s for s in pending.path if s.condition != condition)
+                guarded.append((pending, steps[0]))
+        for by_function in (True, False):
+            waiting: dict[object, list[tuple[_Pending, Step]]] = {}
+            for pending, step in guarded:
+                kind = (type(pending.event), getattr(pending.event, "op", ""), pending.scope if by_function else 0)
+                others = waiting.get((step.condition, not step.taken, kind))
+                if others:
+                    other = others.pop(0)
+                    for paired in (pending, other[0]):
+                        paired.path = tuple(s for s in paired.path if s.condition != step.condition)
+                else:
+                    waiting.setdefault((step.condition, step.taken, kind), []).append((pending, step))
+            guarded = [one for rest in waiting.values() for one in rest]
+            guarded.sort(key=lambda one: one[0].event.order)
 
 
 def expression(*kinds: type[ast.expr]) -> Callable[[Callable[[Walk, N], Value]], Callable[[Walk, N], Value]]:

@@ -1,0 +1,168 @@
+"""What is in the dictionaries that a program saves and loads."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import (
+    CollectiveCalled,
+    Entry,
+    Form,
+    Kind,
+    Loaded,
+    Saved,
+    StateApplied,
+    StateTaken,
+    TorchSaved,
+    Via,
+)
+
+from .programs import SHARDED, only, program, traces
+
+
+def saved(value: str, before: str = "") -> dict[str, Entry]:
+    """The entries by key when `value` is saved."""
+    entries = only(program(f"{before}\ndcp.save({value}, checkpoint_id='c')\n", SHARDED), Saved).entries
+    assert entries is not None
+    return {entry.key: entry for entry in entries}
+
+
+@pytest.mark.parametrize(
+    "value, kind, form, via",
+    [
+        ("model", Kind.MODEL, Form.SHARDED, Via.OBJECT),
+        ("optimizer", Kind.OPTIMIZER, Form.SHARDED, Via.OBJECT),
+        ("model.state_dict()", Kind.MODEL, Form.SHARDED, Via.METHOD),
+        ("optimizer.state_dict()", Kind.OPTIMIZER, Form.SHARDED, Via.METHOD),
+        ("get_model_state_dict(model)", Kind.MODEL, Form.SHARDED, Via.HELPER),
+        ("get_state_dict(model, optimizer)[1]", Kind.OPTIMIZER, Form.SHARDED, Via.HELPER),
+        ("get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))", Kind.MODEL, Form.FULL, Via.HELPER),  # noqa: E501
+        ("{k: v.full_tensor() for k, v in model.state_dict().items()}", Kind.MODEL, Form.FULL, Via.METHOD),
+        ("{k: v.to_local() for k, v in model.state_dict().items()}", Kind.MODEL, Form.LOCAL, Via.METHOD),
+        ("{n: p._local_tensor for n, p in model.named_parameters()}", Kind.MODEL, Form.LOCAL, Via.VALUE),
+        ("nn.Linear(2, 2).state_dict()", Kind.MODEL, Form.PLAIN, Via.METHOD),
+        ("torch.optim.lr_scheduler.StepLR(optimizer, 1)", Kind.SCHEDULER, Form.PLAIN, Via.OBJECT),
+        ("torch.get_rng_state()", Kind.RNG, Form.PLAIN, Via.VALUE),
+        ("3", Kind.VALUE, Form.PLAIN, Via.VALUE),
+    ],
+)  # fmt: skip
+def test_an_entry_tells_what_it_is_the_state_of(value: str, kind: Kind, form: Form, via: Via) -> None:
+    entry = saved(f"{{'x': {value}}}")["x"]
+    assert (entry.kind, entry.form, entry.via) == (kind, form, via)
+
+
+def test_options_are_followed_through_variables_and_branches() -> None:
+    before = "options = StateDictOptions()\noptions.full_state_dict = True\nd = {'m': get_model_state_dict(model, options=options)}"  # noqa: E501
+    assert saved("d", before)["m"].form is Form.FULL
+    unknown = "options = StateDictOptions(full_state_dict=os.environ.get('F') == '1')"
+    assert saved("{'m': get_model_state_dict(model, options=options)}", unknown)["m"].form is Form.UNKNOWN
+
+
+def test_dictionaries_are_followed_through_updates_and_calls() -> None:
+    before = """
+def build(**more):
+    d = {"a": 1}
+    d["b"] = {"c": model.state_dict()}
+    d.update(more)
+    return d
+"""
+    assert list(saved("build(x=2)", before)) == ["a", "b.c", "x"]
+    assert list(saved("model.state_dict()")) == [""]
+
+
+@pytest.mark.parametrize(
+    "key, value, per_rank",
+    [
+        ("'rng'", "torch.get_rng_state()", True),
+        ("'rng'", "torch.cuda.get_rng_state()", True),
+        ("f'rng_{dist.get_rank()}'", "torch.get_rng_state()", False),
+        ("'nested'", "{f'rank{dist.get_rank()}': torch.get_rng_state()}", False),
+        ("'loader'", "StatefulDataLoader([1])", True),
+        ("'loader'", "StatefulDataLoader([1]).state_dict()", True),
+        ("f'loader_{os.environ[\"RANK\"]}'", "StatefulDataLoader([1])", False),
+        ("'rank'", "dist.get_rank()", True),
+        ("'step'", "7", False),
+        ("'step'", "counter()", None),
+        ("'model'", "model.state_dict()", False),
+    ],
+)
+def test_per_rank_values_under_one_key(key: str, value: str, per_rank: bool | None) -> None:
+    before = "from torchdata.stateful_dataloader import StatefulDataLoader\nfrom lib import counter\n"
+    (entry,) = saved(f"{{{key}: {value}}}", before).values()
+    assert entry.per_rank is per_rank
+
+
+def test_values_gathered_from_all_ranks_are_not_per_rank() -> None:
+    before = "states = [None] * 2\ndist.all_gather_object(states, torch.get_rng_state())\n"
+    assert all(entry.per_rank is not True for entry in saved("{'rng': states}", before).values())
+
+
+STATEFUL = """
+class Train:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.step = model, optimizer, 0
+    def state_dict(self):
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state["model"])
+        self.step = state["step"]
+train = Train(model, optimizer)
+"""
+
+
+def test_a_stateful_object_is_asked_for_its_state() -> None:
+    entries = saved("{'train': train}", STATEFUL)
+    assert {k: (e.kind, e.via) for k, e in entries.items()} == {
+        "train.model": (Kind.MODEL, Via.METHOD),
+        "train.optimizer": (Kind.OPTIMIZER, Via.METHOD),
+        "train.step": (Kind.VALUE, Via.VALUE),
+    }
+
+
+def test_a_load_gives_a_stateful_object_its_state_back() -> None:
+    trace = program(STATEFUL + "dcp.load({'train': train}, checkpoint_id='c')\n", SHARDED)
+    loaded, applied = only(trace, Loaded), only(trace, StateApplied)
+    assert [r.name for r in applied.to] == ["model"] and applied.order > loaded.order
+    assert applied.state == next(trace.of(StateTaken)).state
+
+
+def test_state_given_back_through_the_helpers() -> None:
+    text = """
+    m, o = get_state_dict(model, optimizer)
+    state = {"m": m, "o": o}
+    dcp.load(state, checkpoint_id="c")
+    set_state_dict(model, optimizer, model_state_dict=state["m"], optim_state_dict=state["o"])
+    """
+    trace = program(text, SHARDED)
+    assert [[r.name for r in e.to] for e in trace.of(StateApplied)] == [["model"], ["optimizer"]]
+    assert all(e.aliased for e in only(trace, Loaded).entries or ())
+
+
+def test_torch_save_of_shards_is_told_from_a_gathered_state() -> None:
+    text = "torch.save(model.state_dict(), 'a')\ntorch.save({'m': get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))}, 'b')\n"  # noqa: E501
+    shards, full = program(text, SHARDED).of(TorchSaved)
+    assert [e.form for e in shards.entries or ()] == [Form.SHARDED] and shards.target == "a"
+    assert [e.form for e in full.entries or ()] == [Form.FULL]
+
+
+def test_full_tensor_is_a_collective() -> None:
+    trace = program("for p in model.parameters():\n    p.full_tensor()\n", SHARDED)
+    assert {e.op for e in trace.of(CollectiveCalled)} == {"full_tensor"}
+
+
+def test_nothing_is_claimed_of_arguments_that_are_unknown() -> None:
+    trace = traces(
+        "def save(model, optimizer, path):\n    dcp.save({'m': model, 'o': optimizer.state_dict()}, checkpoint_id=path)\n"  # noqa: E501
+    )[-1]
+    assert not trace.ended
+    assert [e.kind for e in only(trace, Saved).entries or ()] == [Kind.UNKNOWN, Kind.UNKNOWN]
+    assert only(traces("def save(state):\n    dcp.save(state, checkpoint_id='c')\n")[-1], Saved).entries is None
+
+
+def test_annotated_arguments_are_what_they_say() -> None:
+    trace = traces(
+        "def save(model: nn.Module, opt: torch.optim.Optimizer):\n    dcp.save({'m': model, 'o': opt}, checkpoint_id='c')\n"  # noqa: E501
+    )[-1]
+    assert [(e.kind, e.form) for e in only(trace, Saved).entries or ()] == [
+        (Kind.MODEL, Form.UNKNOWN),
+        (Kind.OPTIMIZER, Form.UNKNOWN),
+    ]

@@ -1,0 +1,79 @@
+"""FS2 over traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import Choice, Escaped, ForwardEntered, Sharded
+from pytorch_fsdp2_dcp.validate.rules import judge
+
+from .traces import ATTENTION, BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
+
+BLOCK_BY_BLOCK = does(Sharded, module=BLOCKS)
+ROOT = does(Sharded, module=MODEL, blocks=True)
+CALL = does(ForwardEntered, module=MODEL, sharded=True)
+
+
+def test_the_root_is_called_but_only_parts_are_sharded() -> None:
+    assert found(BLOCK_BY_BLOCK, CALL) == [("FS201", 1)]
+    assert found(BLOCK_BY_BLOCK, CALL, ROOT) == [("FS201", 1)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (BLOCK_BY_BLOCK, ROOT, CALL),
+        (BLOCK_BY_BLOCK, does(ForwardEntered, module=MODEL, sharded=True, uncovered=())),
+        (BLOCK_BY_BLOCK, ROOT, does(ForwardEntered, module=HEAD)),
+        (BLOCK_BY_BLOCK, does(ForwardEntered, module=OTHER)),
+        (BLOCK_BY_BLOCK, does(Escaped, of=MODEL), CALL),
+        (BLOCK_BY_BLOCK, does(Sharded, module=MODEL, branch=Choice(1, True)), CALL),
+        (CALL, BLOCK_BY_BLOCK, ROOT),
+    ],
+)
+def test_no_parameter_is_known_to_be_left_out(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []
+
+
+def test_what_is_left_out_is_named() -> None:
+    call = does(ForwardEntered, module=MODEL, sharded=True, uncovered=("head.weight", "norm.weight"))
+    (finding,) = judge([trace(BLOCK_BY_BLOCK, call)])
+    assert "`head.weight`, `norm.weight`" in finding.message
+
+
+def test_a_model_of_blocks_is_sharded_as_one_group() -> None:
+    assert found(ROOT, CALL) == [("FS202", 1)]
+    assert found(ROOT, CALL, ended=False) == [("FS202", 1)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (does(Sharded, module=MODEL), CALL),
+        (does(Sharded, module=MODEL, blocks=False), CALL),
+        (BLOCK_BY_BLOCK, ROOT, CALL),
+        (does(Sharded, module=ATTENTION), does(Sharded, module=BLOCKS, blocks=True), ROOT, CALL),
+        (does(Sharded, module=BLOCKS, blocks=True), ROOT, CALL),
+        (does(Escaped, of=MODEL), ROOT, CALL),
+    ],
+)
+def test_blocks_are_sharded_or_may_be(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []
+
+
+def test_a_run_that_was_cut_off_while_sharding_is_not_judged() -> None:
+    assert found(ROOT, ended=False) == []
+
+
+def test_the_outer_module_is_sharded_first() -> None:
+    assert found(ROOT, BLOCK_BY_BLOCK) == [("FS203", 1)]
+    assert found(does(Sharded, module=BLOCKS), does(Sharded, module=ATTENTION), ROOT) == [("FS203", 1)]
+
+
+def test_modules_side_by_side_have_no_order() -> None:
+    assert found(does(Sharded, module=HEAD), BLOCK_BY_BLOCK, does(Sharded, module=OTHER)) == []
+
+
+def test_two_sides_of_one_branch_have_no_order() -> None:
+    whole = does(Sharded, module=MODEL, branch=Choice(1, True))
+    parts = does(Sharded, module=BLOCKS, branch=Choice(1, False))
+    assert found(whole, parts) == []

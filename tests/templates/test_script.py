@@ -1,0 +1,220 @@
+"""The parts of a generated script, in this process: what it refuses, and what it builds, draws and keeps."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from .training import SMALL, TEXT, write_script  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The script as a module; nothing of it runs at import."""
+    spec = importlib.util.spec_from_file_location("generated", write_script(tmp_path_factory.mktemp("script")))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parse(train: ModuleType, monkeypatch: pytest.MonkeyPatch, world: int = 2, rank: int = 0, **options: str):
+    given = {**SMALL, **{f"--{name.replace('_', '-')}": value for name, value in options.items()}}
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(sys, "argv", ["train.py", *(word for pair in given.items() for word in pair)])
+    return train.parse_args()
+
+
+@pytest.fixture
+def alone(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
+    """Arguments in a world of one rank, which has been joined."""
+    args = parse(train, monkeypatch, world=1, checkpoint_dir=str(tmp_path / "checkpoints"))
+    state = torch.random.get_rng_state()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield args
+    dist.destroy_process_group()
+    torch.random.set_rng_state(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": "0"}, "--steps 1 or more"),
+        ({"steps": "ten"}, "--steps: invalid int value"),
+        ({"global_batch": "7"}, "--global-batch a multiple of 2 x --micro-batch"),
+        ({"micro_batch": "0"}, "--micro-batch 1 or more"),
+        ({"keep_latest": "1"}, "--keep-latest 2 or more"),
+        ({"dp_shard": "3"}, "--dp-shard -1 or the number of ranks, 2; not 3"),
+        ({"dp_replicate": "2"}, "--dp-replicate 1"),
+        ({"tp": "2"}, "--tp 1"),
+        ({"width": "30", "heads": "4"}, "--width to be a multiple"),
+        ({"dropout": "1"}, "--dropout from 0 to below 1"),
+        ({"lr": "nan"}, "--lr above 0"),
+        ({"no_such": "1"}, "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_command_line_ends_every_rank_with_2_and_one_line(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options, words: str
+) -> None:
+    for rank, lines in ((0, 1), (1, 0)):
+        with pytest.raises(SystemExit) as caught:
+            parse(train, monkeypatch, rank=rank, **options)
+        err = capsys.readouterr().err
+        assert caught.value.code == 2
+        assert len(err.splitlines()) == lines
+        assert words in err or rank == 1
+
+
+def test_a_script_started_without_torchrun_says_so(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--data", str(TEXT)])
+    with pytest.raises(SystemExit):
+        train.parse_args()
+    assert "expected torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"short", b"\0" * 1000])
+def test_data_that_is_missing_or_too_short_or_no_text_is_refused(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, content
+) -> None:
+    if content is not None:
+        (tmp_path / "data").write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        train.load_data(parse(train, monkeypatch, data=str(tmp_path / "data")))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2
+    assert str(tmp_path / "data") in line and "expected" in line
+
+
+def test_a_folder_is_its_text_files_in_the_order_of_their_names(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = {"b.txt": b"b" * 40, "a/z.md": b"a" * 40, ".hidden": b"h", ".git/config": b"g", "image.png": b"\x89\0"}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    data = train.load_data(parse(train, monkeypatch, data=str(tmp_path)))
+    assert bytes(data.tolist()) == b"a" * 40 + b"b" * 40
+
+
+def test_ranks_share_the_global_batch_which_depends_on_seed_and_step_alone(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mesh:
+        def __init__(self, size: int, rank: int) -> None:
+            self.size, self.get_local_rank = (lambda: size), (lambda: rank)
+
+    def batch(world: int, step: int, **options: str):
+        args = parse(train, monkeypatch, world=world, **options)
+        data = train.load_data(args)
+        return torch.cat([train.draw_batch(data, args, step, Mesh(world, rank)) for rank in range(world)])
+
+    alone = batch(1, 5)
+    assert alone.shape == (8, 33)
+    assert torch.equal(alone, batch(2, 5)) and torch.equal(alone, batch(4, 5))
+    assert not torch.equal(alone, batch(1, 6))
+    assert not torch.equal(alone, batch(1, 5, seed="1"))
+
+
+def test_every_parameter_and_buffer_gets_the_value_that_it_would_have_without_meta_init(
+    train: ModuleType, alone
+) -> None:
+    model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+    position, pair, pairs = 7, 3, model.rotary.shape[-1]
+    angle = position * 10000.0 ** (-pair / pairs)
+    assert model.rotary[0, position, pair].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    assert model.rotary[1, position, pair].item() == pytest.approx(math.sin(angle), abs=1e-6)
+    assert model.head.weight is model.embed.weight
+    for name, parameter in model.named_parameters():
+        value = parameter.full_tensor()
+        if value.dim() == 1:
+            assert torch.equal(value, torch.ones_like(value)), name
+        else:
+            std = 0.01 if name.endswith(("out.weight", "down.weight")) else 0.02
+            assert value.std().item() == pytest.approx(std, rel=0.1), name
+    first, second = (block.qkv.weight.full_tensor() for block in model.blocks)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, train.build_model_meta(alone, model.embed.weight.device_mesh, torch.device("cpu"))
+                       .blocks[0].qkv.weight.full_tensor())  # fmt: skip
+
+
+def test_a_buffer_that_nothing_initialises_is_found(train: ModuleType, alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Extended(train.GPT):
+        def __init__(self, args) -> None:
+            super().__init__(args)
+            self.register_buffer("mask", torch.zeros(3), persistent=False)
+
+    monkeypatch.setattr(train, "GPT", Extended)
+    with pytest.raises(AssertionError, match="mask was left uninitialised"):
+        train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+
+
+def test_the_schedule_warms_up_then_falls_to_a_tenth(train: ModuleType, alone) -> None:
+    model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+    alone.steps = 100
+    optimizer, scheduler = train.build_optimizer(model, alone)
+    rates = []
+    for _ in range(101):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert rates[0] == pytest.approx(alone.lr / 5) and max(rates) == rates[5] == pytest.approx(alone.lr)
+    assert rates[5:] == sorted(rates[5:], reverse=True) and rates[-1] == pytest.approx(alone.lr / 10)
+    decayed = {p.dim() > 1: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decayed == {True: 0.1, False: 0.0}
+
+
+def test_the_log_is_continued_after_the_resumed_step(train: ModuleType, tmp_path: Path) -> None:
+    """Lines beyond it, and one that was being written when the run died, are dropped; those before stay as they are."""
+    log = tmp_path / "logs" / "train.jsonl"
+    train.open_log(log, 0).close()
+    lines = [json.dumps({"step": step, "loss": 0.1 * step}) + "\n" for step in range(1, 6)]
+    log.write_text("".join(lines) + '{"step": 6')
+    with train.open_log(log, 3) as file:
+        file.write("next\n")
+    assert log.read_text() == "".join(lines[:3]) + "next\n"
+    assert [path.name for path in log.parent.iterdir()] == ["train.jsonl"]
+
+
+def test_a_whole_checkpoint_is_never_overwritten(train: ModuleType, alone) -> None:
+    model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+    state = train.TrainState(model, *train.build_optimizer(model, alone))
+    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, state, train.RankState(torch.device("cpu")))
+    state.step = 1
+    checkpointer.save()
+    checkpointer.wait()
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        checkpointer.save()
+
+
+def test_a_resume_restores_the_generators_of_a_known_rank_and_seeds_those_of_a_new_one(
+    train: ModuleType, alone
+) -> None:
+    model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+    state = train.TrainState(model, *train.build_optimizer(model, alone))
+    rank = train.RankState(torch.device("cpu"))
+    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, state, rank)
+    state.step = 3
+    checkpointer.save()
+    checkpointer.wait()
+    expected = torch.rand(4)
+    checkpointer.resume(alone.seed)
+    assert torch.equal(torch.rand(4), expected)
+    rank.key = "rng-cpu-7"
+    checkpointer.resume(alone.seed)
+    fresh = torch.rand(4)
+    checkpointer.resume(alone.seed)
+    assert torch.equal(torch.rand(4), fresh) and not torch.equal(fresh, expected)
