@@ -18,9 +18,8 @@ VERBS = ("generate", "lint", "validate", "explain")
 def bare(tmp_path: Path) -> str:
     """A PYTHONPATH on which importing torch or jinja2 fails, as where they are not installed."""
     for module in ("torch", "jinja2"):
-        (tmp_path / f"{module}.py").write_text(
-            f"raise ModuleNotFoundError('No module named {module!r}', name={module!r})\n"
-        )
+        message = f"No module named {module!r}"
+        (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError({message!r}, name={module!r})\n")
     return str(tmp_path)
 
 

@@ -73,6 +73,10 @@ def test_modules_side_by_side_have_no_order() -> None:
     assert found(does(Sharded, module=HEAD), BLOCK_BY_BLOCK, does(Sharded, module=OTHER)) == []
 
 
+def test_a_module_that_is_sharded_again_under_a_condition_may_have_been_replaced() -> None:
+    assert found(BLOCK_BY_BLOCK, ROOT, does(Sharded, module=HEAD, branch=Choice(1, True))) == []
+
+
 def test_two_sides_of_one_branch_have_no_order() -> None:
     whole = does(Sharded, module=MODEL, branch=Choice(1, True))
     parts = does(Sharded, module=BLOCKS, branch=Choice(1, False))

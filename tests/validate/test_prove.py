@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from pytorch_fsdp2_dcp.validate import command
 
-from ..commands import SKILL, assert_refused, fsdp2
+from ..commands import SKILL, fsdp2
 from ..schemas import VALIDATE
 
 SCRIPTS = SKILL / "tests" / "fixtures" / "scripts"
 
 
-def validate(script: Path, *options: str, cwd: Path) -> tuple[int, dict[str, Any], str]:
-    """Exit code, proofs by name, and stderr of a run on two ranks."""
-    process = fsdp2("validate", script.name, "--format", "json", *options, cwd=cwd)
-    document = json.loads(process.stdout)
-    jsonschema.validate(document, VALIDATE)
-    return process.returncode, {proof["name"]: proof for proof in document["proofs"]}, process.stderr
+@dataclass(frozen=True)
+class Validate:
+    """Runs the verb in this process, so that all tests share one warm parent."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, script: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, proofs by name, and stderr of a run on two ranks, from the script's folder."""
+        self.monkeypatch.chdir(script.parent)
+        code = command.main(["validate", script.name, "--format", "json", *options])
+        printed = self.capsys.readouterr()
+        if not printed.out:
+            return code, {}, printed.err
+        document = json.loads(printed.out)
+        jsonschema.validate(document, VALIDATE)
+        return code, {proof["name"]: proof for proof in document["proofs"]}, printed.err
+
+
+@pytest.fixture
+def validate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Validate:
+    return Validate(monkeypatch, capsys)
 
 
 def codes(proof: dict[str, Any]) -> set[str]:
@@ -34,8 +52,8 @@ def place(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SCRIPTS, tmp_path / "work"))
 
 
-def test_a_right_script_that_nobody_prepared_passes_both_proofs(place: Path) -> None:
-    code, proofs, _ = validate(place / "by_helpers.py", cwd=place)
+def test_a_right_script_that_nobody_prepared_passes_both_proofs(validate: Validate, place: Path) -> None:
+    code, proofs, _ = validate(place / "by_helpers.py")
     assert code == 0, proofs
     assert {proof["status"] for proof in proofs.values()} == {"pass"}
     assert proofs["resume"]["figures"]["max_loss_difference"] == 0.0
@@ -43,21 +61,21 @@ def test_a_right_script_that_nobody_prepared_passes_both_proofs(place: Path) -> 
     assert not (place / "checkpoint").exists(), "a run wrote into the user's own directory"
 
 
-def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(place: Path) -> None:
-    code, proofs, _ = validate(place / "raw_skeleton.py", "--prove", "resume", cwd=place)
+def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(validate: Validate, place: Path) -> None:
+    code, proofs, _ = validate(place / "raw_skeleton.py", "--prove", "resume")
     assert code == 1
     assert proofs["resume"]["status"] == "fail"
     assert "of optimizer state not restored" in proofs["resume"]["reason"]
     assert proofs["resume"]["figures"]["max_loss_difference"] > 0
 
 
-def test_an_optimizer_built_before_sharding_is_seen_in_a_run(place: Path) -> None:
-    code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace", cwd=place)
+def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:
+    code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS401"})
 
 
-def test_forward_by_name_is_seen_in_a_run(place: Path) -> None:
-    code, proofs, _ = validate(place / "forward_by_name.py", "--prove", "trace", cwd=place)
+def test_forward_by_name_is_seen_in_a_run(validate: Validate, place: Path) -> None:
+    code, proofs, _ = validate(place / "forward_by_name.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS403"})
 
 
@@ -87,17 +105,21 @@ PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
     ],
     ids=["no process group", "no save", "an exception", "an exit code"],
 )
-def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(script: str, words: str, tmp_path: Path) -> None:
+def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(
+    validate: Validate, script: str, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text(script)
-    assert_refused(fsdp2("validate", "train.py", cwd=tmp_path), "train.py", words)
+    code, _, stderr = validate(tmp_path / "train.py")
+    (line,) = stderr.splitlines()
+    assert (code, "train.py" in line, words in line) == (2, True, True), line
 
 
-def test_a_hang_is_a_verdict_with_each_ranks_stack(tmp_path: Path) -> None:
+def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         PREPARED + "import time\n\ndef wait_for_nobody():\n"
         "    if dist.get_rank() == 0:\n        dist.barrier()\n    time.sleep(600)\n\nwait_for_nobody()\n"
     )
-    code, proofs, _ = validate(tmp_path / "train.py", "--prove", "trace", "--timeout", "6", cwd=tmp_path)
+    code, proofs, _ = validate(tmp_path / "train.py", "--prove", "trace", "--timeout", "6")
     assert code == 1
     assert proofs["trace"]["status"] == "fail"
     assert "still running after 6 s" in proofs["trace"]["reason"]
@@ -107,29 +129,36 @@ def test_a_hang_is_a_verdict_with_each_ranks_stack(tmp_path: Path) -> None:
     assert all("wait_for_nobody" in stack for stack in stacks.values())
 
 
-def test_a_script_that_saves_where_its_runs_would_meet_is_refused(place: Path, tmp_path: Path) -> None:
+def test_a_script_that_saves_where_its_runs_would_meet_is_refused(
+    validate: Validate, place: Path, tmp_path: Path
+) -> None:
     script = place / "by_helpers.py"
     script.write_text(script.read_text().replace('PATH = "checkpoint"', f"PATH = {str(tmp_path / 'elsewhere')!r}"))
-    process = fsdp2("validate", script.name, "--prove", "resume", cwd=place)
-    assert_refused(process, "--checkpoint-arg")
+    code, _, stderr = validate(script, "--prove", "resume")
+    assert (code, "--checkpoint-arg" in stderr) == (2, True)
 
 
-def test_the_checkpoint_flag_is_given_a_fresh_directory_each_run(place: Path) -> None:
+def test_the_checkpoint_flag_is_given_a_fresh_directory_each_run(validate: Validate, place: Path) -> None:
     script = place / "by_helpers.py"
-    script.write_text(
-        script.read_text().replace('PATH = "checkpoint"', "import sys\nPATH = sys.argv[sys.argv.index('--to') + 1]")
-    )
+    script.write_text(script.read_text().replace('PATH = "checkpoint"', "import sys\nPATH = sys.argv[-1]"))
     code, proofs, stderr = validate(
-        script, "--prove", "resume", "--checkpoint-arg", "--to", "--", "--to", "mine", cwd=place
+        script,
+        "--prove",
+        "resume",
+        "--checkpoint-arg",
+        "--to",
+        "--",
+        "--to",
+        "mine",
     )
     assert code == 0, (proofs, stderr)
     assert not (place / "mine").exists()
 
 
-def test_a_long_script_is_ended_after_the_steps_that_are_asked_for(place: Path) -> None:
+def test_a_long_script_is_ended_after_the_steps_that_are_asked_for(validate: Validate, place: Path) -> None:
     script = place / "by_helpers.py"
     script.write_text(script.read_text().replace("STEPS = 8", "STEPS = 10**6"))
-    code, proofs, stderr = validate(script, "--stop-after", "7", cwd=place)
+    code, proofs, stderr = validate(script, "--stop-after", "7")
     assert code == 0, (proofs, stderr)
     assert proofs["resume"]["figures"]["steps"] == 7
 
@@ -145,8 +174,13 @@ def test_a_long_script_is_ended_after_the_steps_that_are_asked_for(place: Path) 
         (["good.py", "--timeout", "-1"], "expected a number above 0"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_runs(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(
+    validate: Validate, arguments: list[str], words: str, tmp_path: Path
+) -> None:
     (tmp_path / "good.py").write_text("raise SystemExit('it ran')\n")
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "latin.py").write_bytes(b"# caf\xe9\n")
-    assert_refused(fsdp2("validate", *arguments, cwd=tmp_path), words)
+    name, *options = arguments
+    code, proofs, stderr = validate(tmp_path / name, *options)
+    assert (code, proofs, len(stderr.splitlines())) == (2, {}, 1)
+    assert words in stderr

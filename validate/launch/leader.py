@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -21,7 +22,8 @@ def fork_leader(body: Callable[[], None], log: Path) -> int:
         die_with_parent()
         os.setsid()
         adopt_orphans()
-        _redirect(log)
+        redirect(log)
+        sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
         body()
     except BaseException:  # the process must end here, whatever happened: above is the caller's stack
         traceback.print_exc()
@@ -34,7 +36,8 @@ def fork_leader(body: Callable[[], None], log: Path) -> int:
         os._exit(0)
 
 
-def _redirect(log: Path) -> None:
+def redirect(log: Path) -> None:
+    """Let stdin be empty, and stdout and stderr go to the end of one file."""
     null = os.open(os.devnull, os.O_RDONLY)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(null, 0)
@@ -42,6 +45,7 @@ def _redirect(log: Path) -> None:
     os.dup2(out, 2)
     os.close(null)
     os.close(out)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False, buffering=1)
-    sys.stderr = open(2, "w", closefd=False, buffering=1)
+
+
+def _unbuffered(fd: int) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), encoding="utf-8", write_through=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -53,10 +54,8 @@ def kill_descendants(pid: int) -> None:
     """Kill every process below `pid`, however fast they fork; `pid` must adopt orphans and be alive."""
     while below := descendants(pid):
         for victim in below:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         time.sleep(0.005)
 
 

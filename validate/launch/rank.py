@@ -18,14 +18,16 @@ import weakref
 from importlib.machinery import SourceFileLoader
 from multiprocessing import process
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from .leader import redirect
 from .places import Settings, write_whole
 from .processes import die_with_parent
 
 STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a rank for its stacks; a real-time signal that no library is known to use
+OWN_CODE = str(Path(__file__).resolve().parents[1]) + os.sep
 MAIN_PROCESS = multiprocessing.current_process()  # of the interpreter that imports this, before any fork
-ERROR_LIMIT = 2000  # characters kept of the message of the exception that ends a rank
+ERROR_LIMIT = 500  # characters kept of the message of the exception that ends a rank
 
 
 def shepherd(settings_path: Path, forward: bool) -> int:
@@ -89,7 +91,8 @@ def _become(settings: Settings, rank: int) -> NoReturn:
 
 def _forget_parents() -> None:
     """Undo what a fork inherits and a fresh interpreter has not; under torchrun there is little."""
-    default = {signal.SIGINT: signal.default_int_handler, signal.SIGPIPE: signal.SIG_IGN, signal.SIGXFSZ: signal.SIG_IGN}
+    ignored = dict.fromkeys((signal.SIGPIPE, signal.SIGXFSZ), signal.SIG_IGN)
+    default: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **ignored}
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):  # the C library keeps two real-time signals for itself
             signal.signal(signum, default.get(signum, signal.SIG_DFL))
@@ -108,19 +111,12 @@ def _forget_parents() -> None:
 
 def _own_streams(log: Path) -> None:
     """Write stdout and stderr to one file, unbuffered as under torchrun, and read nothing from stdin."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    os.close(null)
-    os.close(out)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+    redirect(log)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
     for number, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(number, "w", closefd=False)
         errors = "backslashreplace" if name == "stderr" else "strict"
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]
-        stream.mode = "w"
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -130,25 +126,37 @@ def _run(settings: Settings) -> tuple[int, str | None]:
     script = settings.script
     main = types.ModuleType("__main__")
     main.__dict__.update(
-        __file__=os.path.abspath(script),
+        __file__=str(Path.cwd() / script),
         __builtins__=__builtins__,
         __loader__=SourceFileLoader("__main__", script),
         __cached__=None,
     )
     sys.modules["__main__"] = main  # stays there: spawned children of the script look for its file
     sys.argv = [script, *settings.args]
-    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
         exec(code, main.__dict__)  # noqa: S102 - to run the user's script is what this is for
     except SystemExit as leaving:
         return _exit_status(leaving), None
     except BaseException as error:
-        own = error.__traceback__
-        sys.excepthook(type(error), error, own.tb_next if own is not None else None)
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-        return code, f"{type(error).__name__}: {error}"[:ERROR_LIMIT]
+        error.__traceback__ = _without_ours(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        message = " ".join(str(error).split())
+        return (
+            -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1,
+            f"{type(error).__name__}: {message}"[:ERROR_LIMIT] if message else type(error).__name__,
+        )
     return 0, None
+
+
+def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback as it would be without the probe."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(OWN_CODE):
+        traceback = traceback.tb_next
+    if traceback is not None:
+        traceback.tb_next = _without_ours(traceback.tb_next)
+    return traceback
 
 
 def _exit_status(leaving: SystemExit) -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from .leader import fork_leader
 from .places import Settings
@@ -23,8 +24,8 @@ def serve() -> None:
     os.set_inheritable(replies, False)
     os.dup2(2, 1)  # what an import prints must not be taken for a reply
 
-    from . import elastic  # imports torch
-    from ..probe import install  # noqa: F401 - so that no rank has to
+    from ..probe import install  # noqa: F401 - so that no rank has to import what it needs
+    from . import elastic
 
     def reply(**message: object) -> None:
         os.write(replies, (json.dumps(message) + "\n").encode())
@@ -35,7 +36,7 @@ def serve() -> None:
         settings_path = Path(request["settings"])
         settings = Settings.read(settings_path)
 
-        def body(settings: Settings = settings, path: Path = settings_path, env: dict[str, str] = request["env"]) -> None:
+        def body(settings: Settings = settings, path: Path = settings_path, env: Any = request["env"]) -> None:
             requests.close()
             os.close(replies)
             os.environ.clear()

@@ -1,4 +1,4 @@
-"""Ranks forked from a parent that has torch imported: the same run as under torchrun, without its seconds of imports."""
+"""Ranks forked from a parent that has torch imported: the same run as under torchrun, without the seconds of imports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Parent:
     """The process that runs `server.py`, and the lines exchanged with it."""
 
     def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._process = subprocess.Popen(
             [sys.executable, str(BOOT), "serve"],
             stdin=subprocess.PIPE,

@@ -19,6 +19,7 @@ START_LIMIT = 180.0  # seconds for the ranks to import torch and reach the scrip
 STACK_LIMIT = 3.0  # seconds for a rank to write its stacks
 OUTPUT_LIMIT = 64 * 1024  # bytes kept of what a rank printed
 OWN_CODE = str(Path(__file__).resolve().parents[1])
+RANK_CODE = str(Path(__file__).resolve().with_name("rank.py"))
 
 
 class Leader(Protocol):
@@ -91,14 +92,25 @@ def _ask_for_stacks(places: Places, ranks: list[int]) -> None:
 
 def _end(places: Places, rank: int, code: int | None) -> RankEnd:
     stack = _stack(places.stack(rank)) if code is None else None
-    return RankEnd(rank=rank, code=code, error=_error(places.records(rank)), stack=stack, output=_tail(places.log(rank)))
+    return RankEnd(
+        rank=rank, code=code, error=_error(places.records(rank)), stack=stack, output=_tail(places.log(rank))
+    )
 
 
 def _stack(path: Path) -> str | None:
-    """What faulthandler wrote, without the frames of this package, which are below every stack."""
+    """What faulthandler wrote, as if the script were the whole program: no frames of ours, none below its own."""
     if not path.exists() or not (text := path.read_text(errors="replace")):
         return None
-    return "\n".join(line for line in text.splitlines() if f'File "{OWN_CODE}{os.sep}' not in line) + "\n"
+    lines, below = list[str](), False
+    for line in text.splitlines():
+        if not line.startswith("  File"):
+            below = False  # another thread
+        elif f'File "{OWN_CODE}{os.sep}' in line:
+            below = below or f'File "{RANK_CODE}"' in line
+            continue
+        if not below:
+            lines.append(line)
+    return "\n".join(lines).strip() + "\n"
 
 
 def _error(records: Path) -> str | None:

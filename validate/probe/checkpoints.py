@@ -57,7 +57,7 @@ class Futures:
 
     def await_all(self) -> None:
         """Wait until no save is in flight."""
-        concurrent.futures.wait([future for future, _ in self._futures.items()])
+        concurrent.futures.wait(list(self._futures))
 
 
 def install(observer: Observer, reader: Reader, futures: Futures) -> None:
@@ -108,7 +108,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         except GeneratorExit:
             steps.close()
             raise
-        future = getattr(result, "upload_completion", result)
+        future: Future[Any] = getattr(result, "upload_completion", result)
         observer.identities.bind(future, ref)
         futures.start(future)
         next(steps, None)

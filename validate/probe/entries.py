@@ -47,9 +47,7 @@ class Reader:
         """Take note of an optimizer of the program's, whose state a dictionary may share."""
         self._optimizers.set(optimizer, True)
 
-    def read(
-        self, original: Any, expanded: Any, frame: FrameType | None, *, compare: bool
-    ) -> Contents:
+    def read(self, original: Any, expanded: Any, frame: FrameType | None, *, compare: bool) -> Contents:
         """The entries of `expanded`: what DCP got when it asked the `Stateful` objects in `original` for their state.
 
         With `compare`, digests of small values are taken, for the ranks to be compared by.
@@ -64,9 +62,7 @@ class Reader:
                 digests[entry.key] = crc
         return Contents(tuple(entries), digests)
 
-    def _entries(
-        self, key: str, original: Any, value: Any, frame: FrameType | None
-    ) -> Iterator[tuple[Entry, Any]]:
+    def _entries(self, key: str, original: Any, value: Any, frame: FrameType | None) -> Iterator[tuple[Entry, Any]]:
         if (known := self._of_object(original, frame)) is not None:
             kind, ref = known
             yield self._entry(key, kind, ref, Via.OBJECT, original, value), value
@@ -156,7 +152,7 @@ class Reader:
 
     def _live(self, kind: Kind) -> Iterator[int]:
         if kind is Kind.OPTIMIZER:
-            for optimizer, _ in self._optimizers.items():
+            for optimizer in self._optimizers:
                 for state in optimizer.state.values():
                     for value in state.values():
                         if isinstance(value, torch.Tensor) and (address := _address(value)) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from torch.distributed.checkpoint import state_dict
 
 from ..events import Location
 
@@ -62,6 +63,16 @@ def program_frame(building: object = None) -> FrameType | None:
     return None
 
 
+def on_behalf_of_helpers() -> bool:
+    """Whether the state-dict helpers are at work: to have optimizer state to fill, they let a fresh optimizer step."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not programs(frame.f_code.co_filename):
+        if frame.f_code.co_filename == state_dict.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Places:
     """Turns frames into locations, with files as the user would write them: relative to where the program started."""
 
@@ -73,11 +84,14 @@ class Places:
         """The place that a frame is at."""
         if frame is None:
             return Location("<unknown>", 1)
-        file = frame.f_code.co_filename
+        return Location(self.shown(frame.f_code.co_filename), frame.f_lineno or 1)
+
+    def shown(self, file: str) -> str:
+        """A file as the user would write it."""
         if file not in self._shown:
-            path = os.path.realpath(os.path.join(self._cwd, file))
+            path = os.path.realpath(Path(self._cwd, file))
             self._shown[file] = os.path.relpath(path, self._cwd) if path.startswith(self._cwd + os.sep) else path
-        return Location(self._shown[file], frame.f_lineno or 1)
+        return self._shown[file]
 
 
 def variable(frame: FrameType | None, value: object) -> str | None:

@@ -36,29 +36,29 @@ class Objects:
 
         self._held[number] = (weakref.ref(key, forget), value)
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """The living objects and their values."""
-        for reference, value in list(self._held.values()):
-            if (key := reference()) is not None:
-                yield key, value
+    def __iter__(self) -> Iterator[Any]:
+        """The living objects."""
+        return (key for reference, _ in list(self._held.values()) if (key := reference()) is not None)
 
 
 class Dictionaries:
     """The same for dictionaries, which Python cannot refer to weakly.
 
-    One that holds tensors is recognised by its address and its first tensor, which can be referred to; one that does
-    not is small, and the last few are simply kept.
+    One that holds tensors is recognised by its address and its first tensor; one that does not is small, and the last
+    few are simply kept. A parameter is known by its address alone: torch cannot swap one that is referred to weakly.
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor] | int, Any]] = {}
         self._kept: deque[tuple[dict[Any, Any], Any]] = deque(maxlen=KEPT)
 
     def get(self, key: dict[Any, Any]) -> Any:
         """The value of a dictionary, None when it has none."""
         first = first_tensor(key)
-        if (found := self._tensors.get(id(key))) is not None and first is not None and found[0]() is first:
-            return found[1]
+        if first is not None and (found := self._tensors.get(id(key))) is not None:
+            same = found[0] == id(first) if isinstance(found[0], int) else found[0]() is first
+            if same:
+                return found[1]
         return next((value for kept, value in self._kept if kept is key), None)
 
     def set(self, key: dict[Any, Any], value: Any) -> None:
@@ -66,6 +66,8 @@ class Dictionaries:
         first = first_tensor(key)
         if first is None:
             self._kept.append((key, value))
+        elif isinstance(first, torch.nn.Parameter):
+            self._tensors[id(key)] = id(first), value
         else:
             number = id(key)
 

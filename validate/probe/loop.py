@@ -19,7 +19,7 @@ from ..events import (
     Stepped,
 )
 from .entries import Reader
-from .frames import program_frame
+from .frames import on_behalf_of_helpers, program_frame
 from .measure import Meter
 from .modules import Modules
 from .observer import Call, Handler, Observer
@@ -93,8 +93,12 @@ def install(observer: Observer, modules: Modules, forwards: Forwards, meter: Met
         observer.emit(GradientsCleared, call.frame, of=ref)
         yield
 
+    def of_program() -> bool:
+        """Whether the step under way is one of the program's."""
+        return observer.recorder.own and not torch.compiler.is_compiling() and not on_behalf_of_helpers()
+
     def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-        if not observer.recorder.own or torch.compiler.is_compiling():
+        if not of_program():
             return
         try:
             meter.before_step(optimizer)
@@ -104,7 +108,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards, meter: Met
             observer.failed()
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
-        if not observer.recorder.own or torch.compiler.is_compiling():
+        if not of_program():
             return
         try:
             meter.after_step(optimizer)

@@ -1,6 +1,7 @@
 """Which module holds which, who owns a parameter, and which parameters a sharded module manages.
 
-Everything here goes by identity and type: no parameter's data is ever looked at.
+Everything here goes by identity and type: no parameter's data is ever looked at, and none is referred to weakly, since
+`torch.utils.swap_tensors`, by which `to_empty` materialises a sharded module, refuses a tensor that somebody refers to.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -24,12 +26,12 @@ from .observer import Observer
 
 
 class Modules:
-    """The program's modules: seen when their first parameter or submodule is registered, written when first mentioned."""
+    """The program's modules: seen when they register a parameter or a submodule, written when first mentioned."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._built = Objects()  # module: order and frame's place at which its construction began
-        self._owners = Objects()  # parameter: weak reference to the module that it was registered in
+        self._owners: dict[int, tuple[weakref.ref[nn.Module], torch.Size]] = {}  # by the parameter's id
         self._managed = Objects()  # module: names of its own parameters that an FSDP group manages
         self._held = set[tuple[int, int]]()
         self._mentioned = set[int]()
@@ -42,7 +44,10 @@ class Modules:
         if self._observer.recorder.own:
             self._begin(module)
             if parameter is not None:
-                self._owners.set(parameter, weakref.ref(module))
+                self._own(module, parameter)
+
+    def _own(self, module: nn.Module, parameter: nn.Parameter) -> None:
+        self._owners[id(parameter)] = weakref.ref(module), parameter.shape
 
     def _module_registered(self, module: nn.Module, name: str, submodule: nn.Module | None) -> None:  # noqa: ARG002
         if self._observer.recorder.own and submodule is not None:
@@ -95,7 +100,7 @@ class Modules:
 
     # --- parameters ---
 
-    def owning(self, params: Iterable[nn.Parameter]) -> list[nn.Module]:
+    def owning(self, params: Iterable[torch.Tensor]) -> list[nn.Module]:
         """The modules whose parameters these are: the largest that have no trainable parameter besides them."""
         given = {id(p) for p in params}
         if not given:
@@ -106,31 +111,30 @@ class Modules:
             own = [p for p in parameters(module) if p.requires_grad or id(p) in given]
             if own and all(id(p) in given for p in own):
                 complete.set(module, True)
-        inner = {id(child) for module, _ in complete.items() for child in descendants(module)}
-        largest = [module for module, _ in complete.items() if id(module) not in inner]
+        inner = {id(child) for module in complete for child in descendants(module)}
+        largest = [module for module in complete if id(module) not in inner]
         covered = {id(p) for module in largest for p in parameters(module)}
         partial = [m for m in everything if any(id(p) in given - covered for p in m._parameters.values())]
         orphans = [p for p in params if id(p) not in covered and not any(_has(m, p) for m in partial)]
-        former = [owner for p in orphans if (r := self._owners.get(p)) is not None and (owner := r()) is not None]
+        former = [owner for p in orphans if (owner := self._former_owner(p)) is not None]
         return list({id(m): m for m in [*largest, *partial, *former]}.values())
 
-    def snapshot(self, module: nn.Module) -> dict[tuple[int, str], weakref.ref[nn.Parameter]]:
-        """Which parameter is where in a module, without keeping any."""
-        return {
-            (id(m), name): weakref.ref(p)
-            for m in module.modules()
-            for name, p in m._parameters.items()
-            if p is not None
-        }
+    def _former_owner(self, parameter: torch.Tensor) -> nn.Module | None:
+        """The module that a parameter was registered in, where it has since been replaced there."""
+        owner, shape = self._owners.get(id(parameter), (None, None))
+        return owner() if owner is not None and shape == parameter.shape else None
 
-    def sharded(self, module: nn.Module, before: dict[tuple[int, str], weakref.ref[nn.Parameter]]) -> None:
-        """Take note of the parameters that `fully_shard(module)` has replaced since `before`."""
+    def snapshot(self, module: nn.Module) -> set[int]:
+        """The ids of the DTensors among the parameters of a module."""
+        return {id(p) for p in parameters(module) if isinstance(p, DTensor)}
+
+    def sharded(self, module: nn.Module, before: set[int]) -> None:
+        """Take note of the parameters that `fully_shard(module)` has made DTensors, or other ones, since `before`."""
         for m in module.modules():
             for name, p in m._parameters.items():
-                old = before.get((id(m), name))
-                if isinstance(p, DTensor) and (old is None or old() is not p):
+                if isinstance(p, DTensor) and id(p) not in before:
                     self.managed(m)[name] = tuple(p.shape)
-                    self._owners.set(p, weakref.ref(m))
+                    self._own(m, p)
 
     def managed(self, module: nn.Module) -> dict[str, tuple[int, ...]]:
         """The module's own parameters that an FSDP group manages: their names and global shapes."""
@@ -160,7 +164,7 @@ class Modules:
 
     def all(self) -> list[nn.Module]:
         """The living modules that hold a parameter or a module."""
-        return [module for module, _ in self._built.items()]
+        return list(self._built)
 
     def roots(self) -> list[nn.Module]:
         """The living modules that no other module holds."""
@@ -169,7 +173,7 @@ class Modules:
         return [m for m in everything if id(m) not in held]
 
 
-def _has(module: nn.Module, parameter: nn.Parameter) -> bool:
+def _has(module: nn.Module, parameter: torch.Tensor) -> bool:
     return any(p is parameter for p in module._parameters.values())
 
 

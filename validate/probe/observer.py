@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..events import Circumstances, Event, Ref, to_json
+from ..events import Circumstances, Event, Exited, Location, Ref, to_json
 from ..launch.places import Settings
 from .frames import Places, caller, programs, variable
 from .identity import Identities
@@ -98,9 +98,9 @@ class Observer:
 
     def exited(self, code: int, error: str | None) -> None:
         """Write the end of the program."""
-        from ..events import Exited
-
-        self.emit(Exited, None, code=code, error=error)
+        place = Location(self.places.shown(self.settings.script), 1)
+        order = self.recorder.order()
+        self.write(Exited(order=order, at=place, code=code, error=error))
 
     # --- refs ---
 
@@ -119,9 +119,7 @@ class Observer:
 
     # --- wrapping ---
 
-    def wrap(
-        self, owners: list[Any], name: str, handle: Callable[[Call], Handler], *, by_program: bool = True
-    ) -> None:
+    def wrap(self, owners: list[Any], name: str, handle: Callable[[Call], Handler], *, by_program: bool = True) -> None:
         """Replace a function, in every owner that has it, by one that lets `handle` run around each call.
 
         `handle` is a generator: what is before its `yield` runs before the call, what comes after gets the result.

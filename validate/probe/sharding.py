@@ -27,7 +27,7 @@ from ..events import (
     Sharded,
 )
 from .frames import caller, program_frame, programs
-from .modules import Modules, class_name, has_blocks, has_sharded
+from .modules import Modules, has_blocks, has_sharded
 from .observer import Call, Handler, Observer
 
 FULLY_SHARD = (  # where torch exports it, now or once
@@ -42,6 +42,7 @@ _MODULE_FILE = nn_module.__file__
 
 def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     """Hook what this module is about."""
+
     def sharded(call: Call) -> Handler:
         given = call["module"]
         listed = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -169,9 +170,7 @@ class Forwards:
         ref = self._modules.ref(module, place)
         uncovered = self._modules.uncovered(module) if ref.id not in self._seen else None
         self._seen.add(ref.id)
-        order = self._observer.emit(
-            ForwardEntered, place, module=ref, sharded=has_sharded(module), uncovered=uncovered
-        )
+        order = self._observer.emit(ForwardEntered, place, module=ref, sharded=has_sharded(module), uncovered=uncovered)
         self._observer.entered(order)
         return order
 

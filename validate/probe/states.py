@@ -59,9 +59,7 @@ def install(observer: Observer, modules: Modules, taken: Taken) -> None:
             values = value if isinstance(value, (list, tuple)) else (value,)
             of = tuple(ref(v, call) for v in values)
             state = observer.identities.new("state")
-            order = observer.emit(
-                StateTaken, call.frame, of=of, state=state, via=via, full=full, offload=offload
-            )
+            order = observer.emit(StateTaken, call.frame, of=of, state=state, via=via, full=full, offload=offload)
             if full:
                 observer.entered(order)
             entered.append((order, of[0], state, what))

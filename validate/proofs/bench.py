@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class Bench:
             _copy_tree(self.subject.cwd, folder)
             return Place(folder, folder)
         folder.mkdir()
-        return Place(self.subject.cwd, folder)
+        return Place(self.subject.cwd, folder / "checkpoints")  # not there yet, as before anybody's first run
 
     def run(self, place: Place, *, stop_after: int | None = None) -> Run:
         """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory."""
@@ -137,12 +138,13 @@ class Straight:
 
 def ended(end: RankEnd, stopped: bool) -> bool:
     """Whether a rank ended as a rank should; `stopped` when the probe was to kill it after some step."""
-    return end.code == 0 or (stopped and end.code == -9)
+    return end.code == 0 or (stopped and end.code == -signal.SIGKILL)
 
 
 def how_it_ended(run: Run) -> str:
     """How the first rank ended that did not end well: `rank 1 exits with 1: ValueError: ...`."""
-    for end in sorted(run.ends, key=lambda e: (e.error is None, e.rank)):
+    # The launcher ends the others by SIGTERM once one has failed, so that one is told last.
+    for end in sorted(run.ends, key=lambda e: (e.error is None, e.code == -signal.SIGTERM, e.rank)):
         if end.code is None or end.code == 0:
             continue
         if end.code < 0:

@@ -27,8 +27,8 @@ class OptimizerLoadedLazily(Rule):
                 continue
             message = (
                 f"{quoted(empty)} is the optimizer's own state dict and still empty, as it has not stepped yet: "
-                "nothing is requested and nothing restored. Load into get_optimizer_state_dict(model, optimizer), that "
-                "creates the state, and apply it by set_optimizer_state_dict."
+                "nothing is requested and nothing restored. Load into get_optimizer_state_dict(model, optimizer), "
+                "which creates the state, and apply it by set_optimizer_state_dict."
             )
             built = [b for b in trace.before(loaded, OptimizerBuilt) if any(b.optimizer == e.of for e in empty)]
             yield self.finding(loaded, message, *((b, "built here") for b in built))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..events import ForwardEntered, Sharded
 from ..findings import Finding, Severity
-from ..trace import Trace
+from ..trace import Trace, implied
 from .base import Rule, concluded
 
 
@@ -69,7 +69,9 @@ class ShardedTopDown(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for outer in trace.of(Sharded):
-            late = next((s for s in trace.after(outer, Sharded) if trace.inside(s.module, outer.module)), None)
+            inner = (s for s in trace.after(outer, Sharded) if trace.inside(s.module, outer.module))
+            # Under a condition of its own it may be meant for a module that was changed after it had been sharded.
+            late = next((s for s in inner if implied(s, outer)), None)
             if late is None:
                 continue
             message = (
