@@ -55,7 +55,8 @@ def _train(script: Path, run: Path) -> subprocess.Popen[bytes]:
     run.mkdir(exist_ok=True)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--", str(script)),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *("--", str(script)),
             *_data(),
             *("--steps", str(STEPS), "--checkpoint-interval", "10", "--checkpoint-dir", str(run / "checkpoints")),
             *("--log", str(run / "log.jsonl"), "--global-batch", "8", "--micro-batch", "2", "--seq-len", "64"),

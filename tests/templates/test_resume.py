@@ -40,7 +40,7 @@ def test_the_same_command_twice_computes_the_same_bits(straight: Training, tmp_p
     assert again(straight, tmp_path).finish() == straight.records()
 
 
-@pytest.mark.parametrize("step", [3, 5])
+@pytest.mark.parametrize(("straight", "step"), [("disabled", 5), ("async", 3), ("async", 5)], indirect=["straight"])
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(straight: Training, tmp_path: Path, step: int) -> None:
     """SIGKILL to torchrun and both ranks, after steps before and after a checkpoint; the log holds no step twice."""
     training = again(straight, tmp_path)
@@ -67,6 +67,7 @@ def test_a_signal_to_one_rank_saves_on_all_and_exits_with_0(
     assert training.saved() == [f"step-{last}"]
 
 
+@pytest.mark.parametrize("straight", ["async"], indirect=True)
 def test_a_signal_to_torchrun_saves_and_the_run_goes_on_where_it_was(straight: Training, tmp_path: Path) -> None:
     training = again(straight, tmp_path, **{"--checkpoint-interval": "1000"})
     with training.started() as process:
@@ -123,6 +124,7 @@ def test_half_written_checkpoints_go_once_a_newer_one_is_whole(straight: Trainin
     assert training.saved() == ["step-9", "step-12"]
 
 
+@pytest.mark.parametrize("straight", ["disabled"], indirect=True)
 def test_a_finished_run_started_again_does_nothing(straight: Training) -> None:
     before = straight.log.read_bytes()
     process = straight.run()

@@ -67,6 +67,7 @@ def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(validate: V
     assert proofs["resume"]["status"] == "fail"
     assert "of optimizer state not restored" in proofs["resume"]["reason"]
     assert proofs["resume"]["figures"]["max_loss_difference"] > 0
+    assert codes(proofs["resume"]) == {"FS701"}, "the load that only the resumed run makes was not judged"
 
 
 def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:

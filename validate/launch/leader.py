@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -9,31 +10,63 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from .processes import adopt_orphans, die_with_parent, kill_descendants
 
+AWAITED = {signal.SIGCHLD, signal.SIGTERM}
+
 
 def fork_leader(body: Callable[[], None], log: Path) -> int:
-    """Run `body` in a new session, its output in `log` and its stdin empty; returns the pid for the caller to reap."""
+    """Fork a leader, which runs `body` in a child of its own; returns the leader's pid for the caller to reap.
+
+    The leader ends when `body` has ended, on SIGTERM, or when the process that forked it is gone; before it does, it
+    kills and reaps every process below it. Output goes to `log`; stdin is empty.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # before the fork, so that the leader misses none
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
         return pid
     try:
-        die_with_parent()
+        die_with_parent(signal.SIGTERM)
         os.setsid()
         adopt_orphans()
         redirect(log)
         sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
-        body()
+        child = os.fork()
+        if child == 0:
+            _run(body)
+        while not _reap(child) and signal.sigwait(AWAITED) != signal.SIGTERM:
+            pass
+        kill_descendants(os.getpid())
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
     except BaseException:  # the process must end here, whatever happened: above is the caller's stack
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(signum, signal.SIG_IGN)
-        kill_descendants(os.getpid())
         os._exit(0)
+
+
+def _run(body: Callable[[], None]) -> NoReturn:
+    try:
+        die_with_parent(signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
+        body()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _reap(child: int) -> bool:
+    """Reap what has ended; whether `child` was among it."""
+    with contextlib.suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            if pid == child:
+                return True
+    return False
 
 
 def redirect(log: Path) -> None:

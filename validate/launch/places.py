@@ -14,9 +14,9 @@ from .job import Job
 class Places:
     """The files of one job.
 
-    `hung` tells when the deadline passed, on the machine's monotonic clock. Of each rank: `begun` (its pid, written just
-    before its script starts), `ended` (its exit status), `stopped` (it has reached the step after which the probe ends
-    it), its `log` (stdout and stderr), `stack` and `records`.
+    `hung` tells when the deadline passed, on the machine's monotonic clock. Of each rank: `begun` (its pid, written
+    just before its script starts), `ended` (its exit status), `stopped` (it has reached the step after which the probe
+    ends it), its `log` (stdout and stderr), `stack` and `records`.
     """
 
     scratch: Path

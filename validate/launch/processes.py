@@ -18,9 +18,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that forked it is gone."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the one that forked it is gone."""
+    _prctl(PR_SET_PDEATHSIG, by)
 
 
 def adopt_orphans() -> None:
@@ -57,13 +57,3 @@ def kill_descendants(pid: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
         time.sleep(0.005)
-
-
-def kill_tree(pid: int) -> None:
-    """Kill `pid`, which adopts orphans and is not reaped yet, and all that is below it."""
-    try:
-        os.kill(pid, signal.SIGSTOP)  # so that it neither ends nor starts anything while its descendants go
-        kill_descendants(pid)
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

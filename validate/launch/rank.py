@@ -36,6 +36,7 @@ def shepherd(settings_path: Path, forward: bool) -> int:
     A process cannot write down how a signal ended it, and torchrun does not say of each rank, so its parent must.
     `forward` passes SIGTERM on to the rank; under torchrun the whole process group gets it anyway.
     """
+    die_with_parent()
     settings = Settings.read(settings_path)
     rank = int(os.environ["RANK"])
     pid = os.fork()
@@ -91,8 +92,8 @@ def _become(settings: Settings, rank: int) -> NoReturn:
 
 def _forget_parents() -> None:
     """Undo what a fork inherits and a fresh interpreter has not; under torchrun there is little."""
-    ignored = dict.fromkeys((signal.SIGPIPE, signal.SIGXFSZ), signal.SIG_IGN)
-    default: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, **ignored}
+    default: dict[int, Any] = dict.fromkeys((signal.SIGPIPE, signal.SIGXFSZ), signal.SIG_IGN)
+    default[signal.SIGINT] = signal.default_int_handler
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):  # the C library keeps two real-time signals for itself
             signal.signal(signum, default.get(signum, signal.SIG_DFL))

@@ -1,4 +1,4 @@
-"""Ranks forked from a parent that has torch imported: the same run as under torchrun, without the seconds of imports."""
+"""Ranks forked from a parent that has imported torch: the run is the same as under torchrun, and seconds shorter."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from typing import Protocol
 from ..errors import UserError
 from .job import Job, RankEnd, Run
 from .places import Places, write_whole
-from .processes import kill_tree
 
 POLL = 0.02  # seconds
 START_LIMIT = 180.0  # seconds for the ranks to import torch and reach the script, on a busy machine
@@ -56,9 +55,11 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
                 break
     finally:
         if not over:
-            kill_tree(leader.pid)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a second Ctrl-C must not cut this short
+            os.kill(leader.pid, signal.SIGTERM)
             while not leader.over(POLL):
                 pass
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     seconds = time.monotonic() - started
     if not any(places.begun(rank).exists() for rank in ranks):
         raise UserError(f"the ranks did not start: {_last_line(places)}; expected torch to work in this environment")

@@ -108,6 +108,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         except GeneratorExit:
             steps.close()
             raise
+        assert result is not None  # it returned: an exception closes the handler
         future: Future[Any] = getattr(result, "upload_completion", result)
         observer.identities.bind(future, ref)
         futures.start(future)

@@ -44,38 +44,46 @@ class Objects:
 class Dictionaries:
     """The same for dictionaries, which Python cannot refer to weakly.
 
-    One that holds tensors is recognised by its address and its first tensor; one that does not is small, and the last
-    few are simply kept. A parameter is known by its address alone: torch cannot swap one that is referred to weakly.
+    One of plain values is small, and the last few are simply kept. One that holds tensors is recognised by its address
+    and its first tensor; one that holds objects, or parameters (torch cannot swap one that is referred to weakly), by
+    its address and its keys.
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor] | int, Any]] = {}
+        self._held: dict[int, tuple[weakref.ref[torch.Tensor] | tuple[Any, ...], Any]] = {}
         self._kept: deque[tuple[dict[Any, Any], Any]] = deque(maxlen=KEPT)
 
     def get(self, key: dict[Any, Any]) -> Any:
         """The value of a dictionary, None when it has none."""
-        first = first_tensor(key)
-        if first is not None and (found := self._tensors.get(id(key))) is not None:
-            same = found[0] == id(first) if isinstance(found[0], int) else found[0]() is first
-            if same:
-                return found[1]
+        if (found := self._held.get(id(key))) is not None:
+            mark, value = found
+            if mark == tuple(key) if isinstance(mark, tuple) else mark() is first_tensor(key):
+                return value
         return next((value for kept, value in self._kept if kept is key), None)
 
     def set(self, key: dict[Any, Any], value: Any) -> None:
         """Give a dictionary its value."""
         first = first_tensor(key)
-        if first is None:
+        if first is None and _plain(key):
             self._kept.append((key, value))
-        elif isinstance(first, torch.nn.Parameter):
-            self._tensors[id(key)] = id(first), value
+        elif first is None or isinstance(first, torch.nn.Parameter):
+            self._held[id(key)] = tuple(key), value
         else:
             number = id(key)
 
             def forget(gone: weakref.ref[torch.Tensor]) -> None:
-                if (held := self._tensors.get(number)) is not None and held[0] is gone:
-                    del self._tensors[number]
+                if (held := self._held.get(number)) is not None and held[0] is gone:
+                    del self._held[number]
 
-            self._tensors[number] = (weakref.ref(first, forget), value)
+            self._held[number] = weakref.ref(first, forget), value
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_plain(v) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_plain(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..findings import Finding
 from ..launch.job import Run
 from ..probe.figures import StepFigures, figures
 from ..probe.merge import merge
 from ..report import plural
+from ..rules import judge
 from .base import CannotProve, Proof, Verdict
 from .bench import Bench, Straight, describe_hang, ended, how_it_ended
 
@@ -75,24 +77,26 @@ class Resume(Proof):
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
 
         resumed = bench.run(place, stop_after=_left(bench, saved))
+        findings = judge(merge(resumed))  # a load is seen only here: the straight run had nothing to load
         if broken := _broken(resumed):
-            return self._fail(f"killed after step {saved + 1} and started again, {broken}", figures)
+            return self._fail(f"killed after step {saved + 1} and started again, {broken}", figures, findings)
         after = measured(resumed)
         took = after[0][-1].step if after[0] else 0
         figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}
-        if lost := restored_difference(whole, after, saved):
-            figures["lost"] = lost
+        parts: list[str] = []
         if took != steps - saved:
             began = "it started over" if took == steps else f"it took {plural(took, 'step')}"
-            reason = f"{began} where {steps - saved} were left after the checkpoint of step {saved}"
-            return self._fail(f"{reason}; {lost}" if lost else reason, figures)
-        difference = first_difference(whole, after, offset=saved)
-        figures["max_loss_difference"] = max_loss_difference(whole, after, saved)
-        if difference or lost:
-            figures["first_difference"] = vars(difference) if difference else None
-            parts = [lost] if lost else []
-            parts += [f"the first difference is the {difference}"] if difference else []
-            return self._fail("; ".join(parts), figures)
+            parts.append(f"{began} where {steps - saved} were left after the checkpoint of step {saved}")
+        if lost := restored_difference(whole, after, saved):
+            figures["lost"] = lost
+            parts.append(lost)
+        if took == steps - saved:
+            figures["max_loss_difference"] = max_loss_difference(whole, after, saved)
+            if difference := first_difference(whole, after, offset=saved):
+                figures["first_difference"] = vars(difference)
+                parts.append(f"the first difference is the {difference}")
+        if parts:
+            return self._fail("; ".join(parts), figures, findings)
         reason = (
             f"killed after step {saved + 1} of {steps}, resumed from step {saved}: losses, gradient norms, learning "
             f"rates, parameters and optimizer state of the {plural(took, 'step')} that follow are equal bit for bit "
@@ -104,19 +108,20 @@ class Resume(Proof):
         """For a script whose only checkpoint is its last state: what a restart begins with must be what was saved."""
         figures: dict[str, Any] = {"steps": steps, "resumed_from_step": steps}
         again = bench.run(straight.place)
+        findings = judge(merge(again))
         if broken := _broken(again):
-            return self._fail(f"started again after its end, {broken}", figures)
+            return self._fail(f"started again after its end, {broken}", figures, findings)
         after = measured(again)
         if after[0] and (lost := restored_difference(whole, after, steps)):
             figures["lost"] = lost
-            return self._fail(f"started again after its end, {lost}", figures)
+            return self._fail(f"started again after its end, {lost}", figures, findings)
         raise CannotProve(
             f"{straight.run.job.script.name} saves only after its last step, so that no step can be compared; "
             "expected a checkpoint before the end (a shorter checkpoint interval)"
         )
 
-    def _fail(self, reason: str, figures: dict[str, Any]) -> Verdict:
-        return Verdict(name=self.name, status="fail", reason=reason, figures=figures)
+    def _fail(self, reason: str, figures: dict[str, Any], findings: Sequence[Finding] = ()) -> Verdict:
+        return Verdict(name=self.name, status="fail", reason=reason, figures=figures, findings=tuple(findings))
 
 
 def measured(run: Run) -> Measured:
