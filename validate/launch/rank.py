@@ -105,9 +105,11 @@ def _forget_parents() -> None:
     process._children = set()  # type: ignore[attr-defined]
     threading.current_thread().name = "MainThread"
     assert multiprocessing.parent_process() is None
-    random.seed()
+    random.seed()  # these three are seeded when they are imported, which forks of one process share
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
-        numpy_random.seed()  # its generator is seeded when it is imported, which the ranks then share
+        numpy_random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
 def _own_streams(log: Path) -> None:
