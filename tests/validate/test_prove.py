@@ -120,16 +120,17 @@ def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path:
         PREPARED + "import time\n\ndef wait_for_nobody():\n"
         "    if dist.get_rank() == 0:\n        dist.barrier()\n    time.sleep(600)\n\nwait_for_nobody()\n"
     )
-    code, proofs, _ = validate(tmp_path / "train.py", "--prove", "trace", "--timeout", "6")
+    code, proofs, _ = validate(tmp_path / "train.py", "--prove", "trace", "--timeout", "4")
     assert code == 1
     assert proofs["trace"]["status"] == "fail"
-    assert "still running after 6 s" in proofs["trace"]["reason"]
+    assert "still running after 4 s" in proofs["trace"]["reason"]
     assert codes(proofs["trace"]) == {"FS102"}
     stacks = proofs["trace"]["figures"]["stacks"]
     assert set(stacks) == {"0", "1"}
     assert all("wait_for_nobody" in stack for stack in stacks.values())
 
 
+@pytest.mark.slow
 def test_a_script_that_saves_where_its_runs_would_meet_is_refused(
     validate: Validate, place: Path, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_script_that_saves_where_its_runs_would_meet_is_refused(
     assert (code, "--checkpoint-arg" in stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_flag_is_given_a_fresh_directory_each_run(validate: Validate, place: Path) -> None:
     script = place / "by_helpers.py"
     script.write_text(script.read_text().replace('PATH = "checkpoint"', "import sys\nPATH = sys.argv[-1]"))
@@ -156,6 +158,7 @@ def test_the_checkpoint_flag_is_given_a_fresh_directory_each_run(validate: Valid
     assert not (place / "mine").exists()
 
 
+@pytest.mark.slow
 def test_a_long_script_is_ended_after_the_steps_that_are_asked_for(validate: Validate, place: Path) -> None:
     script = place / "by_helpers.py"
     script.write_text(script.read_text().replace("STEPS = 8", "STEPS = 10**6"))
