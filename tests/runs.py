@@ -65,6 +65,13 @@ def train(model, optimizer, steps=1):
 """
 
 
+FINISHED = """
+if dist.is_initialized():
+    dist.barrier()  # without it, torch now and then aborts a rank that is torn down before its peers are done
+    dist.destroy_process_group()
+"""
+
+
 def run_script(
     tmp_path: Path,
     text: str,
@@ -77,11 +84,12 @@ def run_script(
     env: dict[str, str] | None = None,
     **probe: Any,
 ) -> Run:
-    """Run the text, by default after `PREPARED`, in a working directory of its own."""
+    """Run the text, by default between `PREPARED` and `FINISHED`, in a working directory of its own."""
     cwd = tmp_path / "cwd"
     cwd.mkdir(exist_ok=True)
     script = cwd / "script.py"
-    script.write_text((PREPARED if prepared else "") + textwrap.dedent(text))
+    body = textwrap.dedent(text)
+    script.write_text(PREPARED + body + FINISHED if prepared else body)
     scratch = tmp_path / f"scratch-{using}-{len(list(tmp_path.iterdir()))}"
     scratch.mkdir()
     job = Job(

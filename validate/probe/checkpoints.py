@@ -108,8 +108,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         except GeneratorExit:
             steps.close()
             raise
-        assert result is not None  # it returned: an exception closes the handler
-        future: Future[Any] = getattr(result, "upload_completion", result)
+        future = result.upload_completion if hasattr(result, "upload_completion") else result
         observer.identities.bind(future, ref)
         futures.start(future)
         next(steps, None)

@@ -21,7 +21,8 @@ _INSTALLED = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("
 
 
 @functools.cache
-def _ours(file: str) -> bool:
+def ours(file: str) -> bool:
+    """Whether code in this file is the validator's."""
     return file.startswith(_OURS)
 
 
@@ -36,15 +37,9 @@ def programs(file: str) -> bool:
 def caller() -> FrameType | None:
     """The frame that called into our wrapper."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _ours(frame.f_code.co_filename):
+    while frame is not None and ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-def called_by_program() -> bool:
-    """Whether the program itself called our wrapper, rather than torch or the standard library on its behalf."""
-    frame = caller()
-    return frame is not None and programs(frame.f_code.co_filename)
 
 
 def program_frame(building: object = None) -> FrameType | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..events import AsyncSaved, Entry, Event, Location, Saved, from_json
+from ..events import AsyncSaved, Entry, Event, GroupCreated, Location, Saved, from_json
 from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
@@ -131,9 +131,16 @@ def _holders(record: _Record) -> Mapping[int, frozenset[int]]:
 
 
 def _ended(end: RankEnd, record: _Record) -> bool:
-    """Whether a rank came to its end by itself and not by a signal, an exception or the deadline."""
-    exited = any(fields["event"] == "Exited" for fields in record.events.values())
-    return end.code is not None and end.code >= 0 and end.error is None and (exited or end.code == 0)
+    """Whether the program of a rank came to its end by itself and not by a signal, an exception or the deadline.
+
+    What happens in the process afterwards does not count: torch now and then aborts it while it is torn down.
+    """
+    return end.code is not None and end.error is None and (end.code == 0 or _exit_code(record) is not None)
+
+
+def _exit_code(record: _Record) -> int | None:
+    """The exit status that the program asked for when it ended, None where it never got there."""
+    return next((fields["code"] for fields in record.events.values() if fields["event"] == "Exited"), None)
 
 
 # --- values that differ from rank to rank ---
@@ -186,14 +193,14 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> 
     calls = [[e for e in own if _joint(e, r)] for own, r in zip(events, records, strict=True)]
     ranks = range(len(calls))
     counts = [Counter(_kind(e) for e in own) for own in calls]
-    if all(c == counts[0] for c in counts) and all(end.code == 0 for end in run.ends):
+    if all(c == counts[0] for c in counts) and all(map(_well, run.ends, records)):
         return
     at = next((i for i in range(max(map(len, calls), default=0)) if len({_nth(c, i) for c in calls}) > 1), None)
     if at is None:
         return
     present = {r: calls[r][at] for r in ranks if at < len(calls[r])}
     absent = [r for r in ranks if r not in present]
-    if any(not _cannot_come(run, run.ends[r]) for r in absent):
+    if any(not _well(run.ends[r], records[r]) and run.ends[r].code is not None for r in absent):
         return
     alone = _alone(present) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
     if run.hung and not _stuck(run, [(records[r], present[r]) for r in alone]):
@@ -209,7 +216,7 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> 
 
 def _joint(event: Event, record: _Record) -> bool:
     """Whether all ranks have to make this call together."""
-    group = getattr(event, "group", None)
+    group = None if isinstance(event, GroupCreated) else getattr(event, "group", None)
     return event.collective and event.when.main_thread and (group is None or group.id not in record.partial)
 
 
@@ -221,9 +228,9 @@ def _nth(calls: list[Event], number: int) -> tuple[str, str | None] | None:
     return _kind(calls[number]) if number < len(calls) else None
 
 
-def _cannot_come(run: Run, end: RankEnd) -> bool:
-    """Whether a rank that has not made a call never will, and not because something of its own went wrong."""
-    return end.code == 0 or (end.code is None and run.hung)
+def _well(end: RankEnd, record: _Record) -> bool:
+    """Whether the program of a rank ended as one that has succeeded."""
+    return end.code == 0 or (end.code is not None and end.error is None and _exit_code(record) == 0)
 
 
 def _alone(present: Mapping[int, Event]) -> list[int]:

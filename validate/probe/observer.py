@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import threading
 import time
 import traceback
@@ -16,7 +17,7 @@ import torch
 
 from ..events import Circumstances, Event, Exited, Location, Ref, to_json
 from ..launch.places import Settings
-from .frames import Places, caller, programs, variable
+from .frames import Places, ours, programs, variable
 from .identity import Identities
 from .record import Recorder
 
@@ -134,8 +135,9 @@ class Observer:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self.recorder.own:
                 return original(*args, **kwargs)
-            frame = caller()
-            if by_program and (frame is None or not programs(frame.f_code.co_filename)):
+            frame = sys._getframe(1)
+            file = frame.f_code.co_filename
+            if not programs(file) and (by_program or ours(file)):
                 return original(*args, **kwargs)
             call = Call(original, args, kwargs, frame)
             steps = handle(call)

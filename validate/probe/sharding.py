@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as nn_module
 
@@ -38,6 +39,7 @@ FULLY_SHARD = (  # where torch exports it, now or once
 )
 _DYNAMO = str(Path(torch.__file__).parent / "_dynamo")
 _MODULE_FILE = nn_module.__file__
+_REGISTERING_FILE = inspect.getfile(inspect.unwrap(register_fsdp_forward_method))
 
 
 def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
@@ -110,6 +112,7 @@ class Forwards:
         self._observer = observer
         self._modules = modules
         self._watched = set[type]()
+        self._entered_before = set[int]()  # ids of the refs of modules
         self._here = threading.local()  # depth of FSDP forwards, and the frame of the last call found from inside
 
     def watch(self, module: nn.Module) -> None:
@@ -146,15 +149,15 @@ class Forwards:
     def _entered(self, module: nn.Module) -> int | None:
         """Write what this call of `forward` is; the order of the event that it finishes, if it does finish one."""
         frame = caller()
-        if not _called_with_hooks(module, frame):
+        if not any(running is module for running, _ in _hooked(frame)):
             if self._bypasses(module, frame):
                 place = frame if frame is not None and programs(frame.f_code.co_filename) else program_frame()
                 self._observer.emit(ForwardBypassed, place, module=self._modules.ref(module, place))
             return None
         if getattr(self._here, "depth", 0):
             return None  # inside the forward of another FSDP module
-        outermost, call = _outermost_call(frame)
-        if outermost is None or call is None or call is getattr(self._here, "call", None):
+        outermost, call = list(_hooked(frame))[-1]
+        if call is getattr(self._here, "call", None):
             return None
         place = call.f_back
         while place is not None and place.f_code.co_filename == _MODULE_FILE:
@@ -168,15 +171,11 @@ class Forwards:
     def entered(self, module: nn.Module, place: FrameType) -> int:
         """Write that the program called a module."""
         ref = self._modules.ref(module, place)
-        uncovered = self._modules.uncovered(module) if ref.id not in self._seen else None
-        self._seen.add(ref.id)
+        uncovered = self._modules.uncovered(module) if ref.id not in self._entered_before else None
+        self._entered_before.add(ref.id)
         order = self._observer.emit(ForwardEntered, place, module=ref, sharded=has_sharded(module), uncovered=uncovered)
         self._observer.entered(order)
         return order
-
-    @functools.cached_property
-    def _seen(self) -> set[int]:
-        return set()
 
     def forget_call(self) -> None:
         """Let go of the last call that was found from inside."""
@@ -189,10 +188,6 @@ class Forwards:
         while frame is not None:
             code = frame.f_code
             if code.co_filename.startswith(_DYNAMO):
-                return False
-            if code.co_name == "wrapped_method" and frame.f_locals.get("self") is module:
-                return False  # register_fsdp_forward_method
-            if _runs_hooks(frame, module):
                 return False
             frame = frame.f_back
         own = [m._parameters[name] for m in _group(module) for name in self._modules.managed(m)]
@@ -207,25 +202,15 @@ def _group(module: nn.Module) -> Iterator[nn.Module]:
             yield from _group(child)
 
 
-def _runs_hooks(frame: FrameType, module: nn.Module) -> bool:
-    """Whether this frame is `module(...)` on its way through the hooks."""
-    code = frame.f_code
-    return (
-        code.co_filename == _MODULE_FILE
-        and code.co_name in ("_call_impl", "inner")
-        and frame.f_locals.get("self") is module
-    )
+def _hooked(frame: FrameType | None) -> Iterator[tuple[nn.Module, FrameType]]:
+    """The calls of modules under way in this thread that run hooks, innermost first.
 
-
-def _called_with_hooks(module: nn.Module, frame: FrameType | None) -> bool:
-    return frame is not None and _runs_hooks(frame, module)
-
-
-def _outermost_call(frame: FrameType | None) -> tuple[nn.Module | None, FrameType | None]:
-    """The outermost module call that is under way in this thread."""
-    found: tuple[nn.Module | None, FrameType | None] = (None, None)
+    Such a call is `module(...)`, or a method of it that `register_fsdp_forward_method` has wrapped.
+    """
     while frame is not None:
-        if frame.f_code.co_filename == _MODULE_FILE and frame.f_code.co_name == "_call_impl":
-            found = frame.f_locals["self"], frame
+        code = frame.f_code
+        if (code.co_name == "_call_impl" and code.co_filename == _MODULE_FILE) or (
+            code.co_name == "wrapped_method" and code.co_filename == _REGISTERING_FILE
+        ):
+            yield frame.f_locals["self"], frame
         frame = frame.f_back
-    return found
