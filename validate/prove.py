@@ -151,6 +151,8 @@ def _torch_version() -> str:
         raise UserError(f"torch is not installed in this environment; expected torch {needed} or newer") from error
     if tuple(int(part) for part in found.split(".")[:2]) < TORCH_NEEDED:
         raise UserError(f"torch {found} is too old; expected {needed} or newer")
+    if found.endswith("+cpu") and tuple(int(part) for part in found.split(".")[:2]) < (2, 7):
+        raise UserError(f"torch {found} cannot run FSDP2 on CPUs; expected 2.7 or newer, or a build for your GPU")
     if importlib.util.find_spec("numpy") is None:
         raise UserError("numpy is not installed in this environment; DCP needs it where there are several ranks")
     return found

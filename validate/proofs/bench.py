@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
-from ..events import AsyncSaved, Event, GroupInitialised, MeshCreated, Saved
-from ..launch.job import Job, Launcher, Probe, RankEnd, Run
+from ..events import AsyncSaved, Event, Exited, GroupInitialised, MeshCreated, Saved
+from ..launch.job import Job, Launcher, Probe, Run
 from ..probe.merge import merge
 from ..trace import Trace
 
@@ -108,8 +108,8 @@ class Straight:
 
     @property
     def completed(self) -> bool:
-        """Whether every rank came to its end by itself, or was stopped by the probe where that was asked for."""
-        return all(ended(end, self.run.job.probe.stop_after is not None) for end in self.run.ends)
+        """Whether every rank ended as it should."""
+        return completed(self.run, self.traces)
 
     def saves(self) -> list[Saved | AsyncSaved]:
         """The DCP saves of rank 0, in order. Raises UserError for one outside the place of this run."""
@@ -136,15 +136,24 @@ class Straight:
         return None if target is None else Path(os.path.realpath(self.run.job.cwd / target))
 
 
-def ended(end: RankEnd, stopped: bool) -> bool:
-    """Whether a rank ended as a rank should; `stopped` when the probe was to kill it after some step."""
-    return end.code == 0 or (stopped and end.code == -signal.SIGKILL)
+def completed(run: Run, traces: tuple[Trace, ...]) -> bool:
+    """Whether every rank came to its end by itself, or was stopped by the probe where that was asked for.
+
+    A process that leaves while torch's threads still talk is now and then aborted after the script's last line; then
+    all its work was done.
+    """
+    stopped = run.job.probe.stop_after is not None
+    done = [any(exited.code == 0 for exited in trace.of(Exited)) for trace in traces]
+    return all(
+        end.code == 0 or (stopped and end.code == -signal.SIGKILL) or (finished and end.code == -signal.SIGABRT)
+        for end, finished in zip(run.ends, done, strict=True)
+    )
 
 
 def how_it_ended(run: Run) -> str:
     """How the first rank ended that did not end well: `rank 1 exits with 1: ValueError: ...`."""
-    # The launcher ends the others by SIGTERM once one has failed, so that one is told last.
-    for end in sorted(run.ends, key=lambda e: (e.error is None, e.code == -signal.SIGTERM, e.rank)):
+    # The launcher ends the others by SIGTERM once one has failed, so these are told last, whatever they still said.
+    for end in sorted(run.ends, key=lambda e: (e.code == -signal.SIGTERM, e.error is None, not e.output, e.rank)):
         if end.code is None or end.code == 0:
             continue
         if end.code < 0:

@@ -17,8 +17,9 @@ from ..probe.figures import StepFigures, figures
 from ..probe.merge import merge
 from ..report import plural
 from ..rules import judge
+from ..trace import Trace
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, Straight, describe_hang, ended, how_it_ended
+from .bench import Bench, Straight, completed, describe_hang, how_it_ended
 
 Measured = tuple[list[StepFigures], ...]  # by rank, by step
 
@@ -69,16 +70,16 @@ class Resume(Proof):
         figures: dict[str, Any] = {"steps": steps, "stopped_after_step": saved + 1, "resumed_from_step": saved}
         place = bench.place()
         stopped = bench.run(place, stop_after=saved + 1)
-        if not all(ended(end, stopped=True) for end in stopped.ends):
-            how = describe_hang(stopped, merge(stopped)) if stopped.hung else how_it_ended(stopped)
-            return self._fail(f"a second run of the same command line fails: {how}", figures)
+        if broken := _broken(stopped, merge(stopped)):
+            return self._fail(f"of a second run of the same command line, {broken}", figures)
         if difference := first_difference(whole, measured(stopped), offset=0):
             figures["first_difference"] = vars(difference)
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
 
         resumed = bench.run(place, stop_after=_left(bench, saved))
-        findings = judge(merge(resumed))  # a load is seen only here: the straight run had nothing to load
-        if broken := _broken(resumed):
+        traces = merge(resumed)
+        findings = judge(traces)  # a load is seen only here: the straight run had nothing to load
+        if broken := _broken(resumed, traces):
             return self._fail(f"killed after step {saved + 1} and started again, {broken}", figures, findings)
         after = measured(resumed)
         took = after[0][-1].step if after[0] else 0
@@ -108,8 +109,9 @@ class Resume(Proof):
         """For a script whose only checkpoint is its last state: what a restart begins with must be what was saved."""
         figures: dict[str, Any] = {"steps": steps, "resumed_from_step": steps}
         again = bench.run(straight.place)
-        findings = judge(merge(again))
-        if broken := _broken(again):
+        traces = merge(again)
+        findings = judge(traces)
+        if broken := _broken(again, traces):
             return self._fail(f"started again after its end, {broken}", figures, findings)
         after = measured(again)
         if after[0] and (lost := restored_difference(whole, after, steps)):
@@ -204,9 +206,7 @@ def _left(bench: Bench, saved: int) -> int | None:
     return None if limit is None else limit - saved
 
 
-def _broken(run: Run) -> str | None:
+def _broken(run: Run, traces: tuple[Trace, ...]) -> str | None:
     if run.hung:
-        return f"it is {describe_hang(run, merge(run))}"
-    if not all(ended(end, run.job.probe.stop_after is not None) for end in run.ends):
-        return how_it_ended(run)
-    return None
+        return f"the ranks are {describe_hang(run, traces)}"
+    return None if completed(run, traces) else how_it_ended(run)
