@@ -6,7 +6,7 @@ import pytest
 from pytorch_fsdp2_dcp.validate.events import CollectiveCalled, Loaded, Saved, Sharded, TorchSaved
 from pytorch_fsdp2_dcp.validate.trace import implied, together
 
-from .programs import IMPORTS, SHARDED, only, program
+from .programs import IMPORTS, SHARDED, only, program, traces
 
 SAVE = "dcp.save({'model': get_model_state_dict(model)}, checkpoint_id='c')"
 ARGUMENTS = "import argparse\nargs = argparse.ArgumentParser().parse_args()\n"
@@ -77,6 +77,9 @@ def test_rank_conditions_say_which_ranks(setup: str, condition: str) -> None:
         "dist.is_initialized()",
         "int(os.environ.get('RANK', -1)) != -1",
         "'RANK' in os.environ",
+        "int(os.environ['LOCAL_RANK']) >= 0",
+        "0 <= dist.get_rank()",
+        "dist.is_initialized() and dist.get_rank() > -1",
         "args.x",
     ],
 )
@@ -88,6 +91,27 @@ def test_the_rest_of_a_function_after_the_other_ranks_have_left() -> None:
     text = f"def save():\n    if dist.get_rank() != 0:\n        return\n    {SAVE}\nsave()\n{SAVE}\n"
     inside, after = program(text, SHARDED).of(Saved)
     assert inside.when.only == "dist.get_rank() == 0" and after.when.only is None
+
+
+def test_a_check_of_the_rank_that_only_raises_is_no_guard_of_the_rest() -> None:
+    text = f"rank = int(os.environ['RANK'])\nif rank < 0:\n    raise ValueError(rank)\nassert rank >= 0\n{SAVE}\n"
+    assert only(program(text, SHARDED), Saved).when.only is None
+
+
+@pytest.mark.parametrize(
+    "call, known",
+    [
+        ("dist.all_reduce(x, group=group)", True),
+        ("dist.all_reduce(x, dist.ReduceOp.SUM, group)", True),
+        ("dist.barrier(group)", True),
+        ("dist.all_reduce(x)", False),
+        ("dist.all_reduce(x, group=None)", False),
+        ("dist.broadcast(x, 0, dist.group.WORLD)", False),
+    ],
+)
+def test_a_group_of_which_nothing_is_known_is_not_the_default_one(call: str, known: bool) -> None:
+    trace = traces(f"def share(x, group):\n    {call}\n")[-1]
+    assert (only(trace, CollectiveCalled).group is not None) == known
 
 
 def test_collectives_on_both_sides_pair_up() -> None:

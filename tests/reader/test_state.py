@@ -144,6 +144,13 @@ def test_torch_save_of_shards_is_told_from_a_gathered_state() -> None:
     assert [e.form for e in full.entries or ()] == [Form.FULL]
 
 
+def test_the_hyperparameters_of_an_optimizer_are_no_shards() -> None:
+    text = "state = optimizer.state_dict()\ntorch.save(state['param_groups'], 'g')\ntorch.save(state['state'], 's')\n"
+    groups, moments = program(text, SHARDED).of(TorchSaved)
+    assert not any(e.form is Form.SHARDED for e in groups.entries or ())
+    assert any(e.form is Form.SHARDED for e in moments.entries or ())
+
+
 def test_full_tensor_is_a_collective() -> None:
     trace = program("for p in model.parameters():\n    p.full_tensor()\n", SHARDED)
     assert {e.op for e in trace.of(CollectiveCalled)} == {"full_tensor"}

@@ -205,25 +205,30 @@ def _destroy(call: Call) -> Value:
     return NONE
 
 
+_DEFAULT_GROUP = (External("torch.distributed.group.WORLD"), External("torch.distributed.GroupMember.WORLD"))
+
+
 def group_of(call: Call, value: Value | None) -> Ref | None:
-    """The process group given; None for the default one, and for one that is not known."""
-    return call.walk.ref(value) if isinstance(value, Obj) and call.walk.what(value) is What.GROUP else None
+    """The process group given, also one of which nothing is known; None for the default one."""
+    if value is None or value == NONE or value in _DEFAULT_GROUP:
+        return None
+    return call.walk.ref(value if isinstance(value, Obj) else call.walk.unknown())
 
 
-_COLLECTIVES = (
-    "barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "all_reduce", "reduce", "all_gather",
-    "all_gather_object",
-    "all_gather_into_tensor", "gather", "gather_object", "scatter", "scatter_object_list", "reduce_scatter",
-    "reduce_scatter_tensor",
-    "all_to_all", "all_to_all_single", "all_gather_coalesced", "all_reduce_coalesced",
-)  # fmt: skip
+# Each collective, and where its group stands among its positional arguments.
+_COLLECTIVES = {
+    "barrier": 0, "monitored_barrier": 0, "broadcast": 2, "broadcast_object_list": 2, "all_reduce": 2, "reduce": 3,
+    "all_gather": 2, "all_gather_object": 2, "all_gather_into_tensor": 2, "gather": 3, "gather_object": 3,
+    "scatter": 3, "scatter_object_list": 3, "reduce_scatter": 3, "reduce_scatter_tensor": 3, "all_to_all": 2,
+    "all_to_all_single": 4, "all_gather_coalesced": 2, "all_reduce_coalesced": 2,
+}  # fmt: skip
 
 
 @api(*(f"torch.distributed.{name}" for name in _COLLECTIVES))
 def _collective(call: Call) -> Value:
     walk = call.walk
     op = call.name.rpartition(".")[2]
-    walk.emit(CollectiveCalled, call.node, op=op, group=group_of(call, call.kwargs.get("group")))
+    walk.emit(CollectiveCalled, call.node, op=op, group=group_of(call, call.get(_COLLECTIVES[op], "group")))
     for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
         if isinstance(value, Obj) and value.what is What.LIST:
             walk.store.set((value.id, "%items"), Elements((walk.unknown(),), exact=False))

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ...events import Form
+from ...events import Form, Kind
 from ..values import (
     NONE,
     Class,
@@ -232,7 +232,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
             return Const((left == right) is isinstance(op, ast.Is))
     if isinstance(op, ast.In | ast.NotIn) and (found := _contained(walk, left, right)) is not None:
         return Const(found is isinstance(op, ast.In))
-    rank = _rank_comparison(left, right) and not isinstance(op, ast.Is | ast.IsNot)
+    rank = _rank_comparison(left, op, right) and not isinstance(op, ast.Is | ast.IsNot)
     base = _FLIPPED.get(type(op), type(op))
     made = walk.sym("compare", base.__name__, left, right, rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
@@ -257,12 +257,17 @@ def _contained(walk: Walk, element: Value, container: Value) -> bool | None:
     return False if all(isinstance(item, Const) for item in items) else None
 
 
-def _rank_comparison(left: Value, right: Value) -> bool:
-    """Whether the ranks differ in the answer; comparing with -1 or a word asks whether there are ranks at all."""
-    for one, other in ((left, right), (right, left)):
+def _rank_comparison(left: Value, op: ast.cmpop, right: Value) -> bool:
+    """Whether the ranks differ in the answer.
+
+    Comparing with -1 or a word, or asking whether a rank is negative, asks whether there are ranks at all.
+    """
+    below = ((left, right, ast.Lt | ast.GtE), (right, left, ast.Gt | ast.LtE))
+    for one, other, asks_for_sign in below:
         if _of_rank(one):
             value = single(other)
-            return not (value == -1 or (isinstance(value, str) and not value.isdigit()) or other == NONE)
+            is_check = value == -1 or (value == 0 and isinstance(op, asks_for_sign))
+            return not (is_check or (isinstance(value, str) and not value.isdigit()) or other == NONE)
     return False
 
 
@@ -331,6 +336,8 @@ def item(walk: Walk, value: Value, key: Value, node: ast.AST) -> Value:
             found = [v for _, v in content.items]
         return union([((), v) for v in found]) if found else child(walk, value, _subscript_name(key))
     if isinstance(value.data, StateData):
+        if value.data.kind is Kind.OPTIMIZER and index == "param_groups":
+            return walk.sym("item", value, key)  # hyperparameters and names, no tensors
         return Tensors(value.data.of, value.data.kind, value.data.form, value.data.via)
     if isinstance(value.data, OptionsData):
         return walk.unknown()
