@@ -10,6 +10,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - `python <skill-dir>` runs whatev
 import importlib
 import importlib.machinery
 import importlib.util
+import io
 import os
 from pathlib import Path
 
@@ -34,11 +35,20 @@ def register() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb and return its exit code: 0 holds or done, 1 found or failed, 2 could not run."""
     command = importlib.import_module(f"{PACKAGE}.validate.command")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a character is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return command.main(sys.argv[1:] if argv is None else argv)
+        code: int = command.main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # `fsdp2 lint ... | head`: the reader has gone, nothing is left to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except OSError as error:  # a full disk behind a redirection, say
+        print(f"fsdp2: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer cannot be written either
+        return 2
 
 
 if __name__ == "__main__":

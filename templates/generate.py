@@ -1,6 +1,6 @@
 """Write a training script that shards with FSDP2 and checkpoints with DCP.
 
-One self-contained file that needs torch alone: a byte-level GPT for any text, the same file for CPU ranks and for GPUs.
+One self-contained file that needs torch and NumPy alone: a byte-level GPT for any text, the same on CPUs and GPUs.
 Run again with the same command line it resumes, and what it computes then equals an uninterrupted run bit for bit.
 """
 

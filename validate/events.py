@@ -148,11 +148,13 @@ class Event:
 class GroupInitialised(Event):
     """`init_process_group`.
 
-    `backend` as written, None when omitted or unknown; `device_bound` when `device_id=` was given.
+    `backend` as written, None when omitted or unknown; `device_bound` when `device_id=` was given; `world_size` as
+    given, None when left to the launcher.
     """
 
     backend: str | None
     device_bound: bool = False
+    world_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +186,14 @@ class MeshCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCreated(Event):
-    """`dist.new_group`: every rank of the world must call it, members or not."""
+    """`dist.new_group`: every rank of the world must call it, members or not.
+
+    `everyone`: no ranks were named, so that all are members.
+    """
 
     group: Ref
     backend: str | None = None
+    everyone: bool = False
 
     @property
     def collective(self) -> bool:

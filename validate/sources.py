@@ -24,6 +24,8 @@ class Source:
     def content(self) -> bytes:
         """The bytes of the file. Raises UserError when they cannot be read."""
         if self.path is None:
+            if sys.stdin is None:
+                raise UserError("standard input is closed; expected a Python file there")
             return sys.stdin.buffer.read()
         try:
             return self.path.read_bytes()
@@ -37,7 +39,7 @@ def find_sources(paths: Sequence[str], stdin_filename: str | None = None) -> Ite
     Raises UserError for a path that does not exist and for a folder without Python files: to inspect nothing is no
     success.
     """
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for given in paths:
         if given == "-":
             yield Source(stdin_filename or "<stdin>", None, named=True)
@@ -49,8 +51,8 @@ def find_sources(paths: Sequence[str], stdin_filename: str | None = None) -> Ite
         if not files:
             raise UserError(f"{given}: no Python files in this folder; expected at least one *.py below it")
         for file in files:
-            if (resolved := file.resolve()) not in seen:
-                seen.add(resolved)
+            if (real := os.path.realpath(file)) not in seen:  # `Path.resolve` raises for a link to itself
+                seen.add(real)
                 yield Source(str(file), file, named=file == path)
 
 
@@ -69,4 +71,6 @@ def _below(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         is_environment = "pyvenv.cfg" in files
         folders[:] = [] if is_environment else [f for f in folders if f not in SKIPPED and not f.startswith(".")]
-        yield from (Path(parent, f) for f in files if f.endswith(".py") and not is_environment)
+        yield from (
+            Path(parent, f) for f in files if f.endswith(".py") and not f.startswith(".") and not is_environment
+        )

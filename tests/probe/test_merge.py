@@ -71,6 +71,11 @@ def _run(tmp_path: Path, ends: list[RankEnd]) -> Run:
 ALONE_0 = "rank 0 of 2"
 
 
+def test_the_call_that_the_others_make_nowhere_is_the_guarded_one_wherever_it_stands(tmp_path: Path) -> None:
+    """Rank 0 saves at a later line than the forward in which rank 1 waits; rank 0 has been in that forward too."""
+    assert story(tmp_path, ("fgS", None), ("fgF", None)) == [[None, None, "rank 0 of 2"], [None, None, None]]
+
+
 @pytest.mark.parametrize(
     ("ranks", "expected"),
     [

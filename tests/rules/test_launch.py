@@ -76,6 +76,13 @@ def test_every_kind_of_collective_is_for_all_ranks(step: Step, origin: str) -> N
     assert found(step, origin=origin) == [("FS102", 1)]
 
 
+def test_a_group_that_holds_all_ranks_excuses_nobody() -> None:
+    guarded = does(Saved, only=RANK_0, group=GROUP)
+    assert found(does(GroupCreated, group=GROUP, everyone=True), guarded) == [("FS102", 2)]
+    assert found(does(GroupCreated, group=GROUP), guarded) == []
+    assert found(does(GroupCreated, group=OTHER, everyone=True), guarded) == []
+
+
 @pytest.mark.parametrize(
     "step",
     [

@@ -73,13 +73,20 @@ def test_the_reader_finds_the_mistake_and_nothing_else(rule: Rule) -> None:
     assert judge(read(folder(rule) / "good.py").traces) == []
 
 
+ATTEMPTS = 3  # a race between two saves hangs nearly every time; once is enough to show that it can
+
 RUNS = [(rule, claim) for rule in RULES if PROBE in rule.seen_by for claim in claims(rule)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "claim"), RUNS, ids=[f"{rule.code}-{claim.program}" for rule, claim in RUNS])
 def test_it_runs_as_its_page_says_and_the_probe_sees_the_mistake(rule: Rule, claim: Claim, tmp_path: Path) -> None:
-    finished = run(folder(rule) / claim.program, claim.outcome, tmp_path)
+    attempts = ATTEMPTS if claim.outcome == "hangs" else 1
+    for attempt in range(attempts):
+        (place := tmp_path / str(attempt)).mkdir()
+        finished = run(folder(rule) / claim.program, claim.outcome, place)
+        if finished.hung:
+            break
     check(claim.outcome, finished)
     assert claim.prints in finished.ends[0].output
     expected = [rule.code] if claim.program == "bad.py" else []

@@ -17,7 +17,8 @@ POLL = 0.02  # seconds
 START_LIMIT = 180.0  # seconds for the ranks to import torch and reach the script, on a busy machine
 STACK_LIMIT = 3.0  # seconds for a rank to write its stacks
 OUTPUT_LIMIT = 64 * 1024  # bytes kept of what a rank printed
-OWN_CODE = str(Path(__file__).resolve().parents[1])
+# As faulthandler writes it, which escapes what is not ASCII.
+OWN_CODE = str(Path(__file__).resolve().parents[1]).encode("ascii", "backslashreplace").decode("ascii")
 RANK_CODE = str(Path(__file__).resolve().with_name("rank.py"))
 
 

@@ -67,7 +67,13 @@ def install(observer: Observer) -> None:
     def grouped(call: Call) -> Handler:
         ref = observer.identities.new("group")
         backend = call["backend"]
-        order = observer.emit(GroupCreated, call.frame, group=ref, backend=None if backend is None else str(backend))
+        order = observer.emit(
+            GroupCreated,
+            call.frame,
+            group=ref,
+            backend=None if backend is None else str(backend),
+            everyone=call["ranks"] is None,
+        )
         observer.entered(order)
         result = yield
         observer.returned(order)

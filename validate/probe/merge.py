@@ -202,7 +202,7 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> 
     absent = [r for r in ranks if r not in present]
     if any(not _well(run.ends[r], records[r]) and run.ends[r].code is not None for r in absent):
         return
-    alone = _alone(present) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
+    alone = _alone(present, calls) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
     if run.hung and not _stuck(run, [(records[r], present[r]) for r in alone]):
         return
     only = f"{'rank' if len(alone) == 1 else 'ranks'} {', '.join(map(str, alone))} of {len(calls)}"
@@ -233,17 +233,23 @@ def _well(end: RankEnd, record: _Record) -> bool:
     return end.code == 0 or (end.code is not None and end.error is None and _exit_code(record) == 0)
 
 
-def _alone(present: Mapping[int, Event]) -> list[int]:
-    """The ranks that took another way than most; of two equal parts, the one that stands earlier in the source.
+def _alone(present: Mapping[int, Event], calls: list[list[Event]]) -> list[int]:
+    """The ranks that took another way than most.
 
-    The ranks that skip a guarded call are further down than those that make it.
+    Of equal parts, the one whose call the others make nowhere, as they have skipped it; else the one that stands
+    earlier in the source, as those that skip a call are further down than those that make it.
     """
     parts: dict[tuple[str, str | None], list[int]] = {}
     for rank, event in present.items():
         parts.setdefault(_kind(event), []).append(rank)
     fewest = min(len(ranks) for ranks in parts.values())
     smallest = [ranks for ranks in parts.values() if len(ranks) == fewest]
-    return min(smallest, key=lambda ranks: (present[ranks[0]].at.line, ranks[0]))
+
+    def elsewhere(ranks: list[int]) -> bool:
+        one = present[ranks[0]]
+        return any(e.at == one.at for r, own in enumerate(calls) if r not in ranks for e in own)
+
+    return min(smallest, key=lambda ranks: (elsewhere(ranks), present[ranks[0]].at.line, ranks[0]))
 
 
 def _stuck(run: Run, waiting: list[tuple[_Record, Event]]) -> bool:

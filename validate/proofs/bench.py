@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import signal
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..events import AsyncSaved, Event, Exited, GroupInitialised, MeshCreated, Saved
-from ..launch.job import Job, Launcher, Probe, Run
+from ..launch.job import Job, Launcher, Probe, RankEnd, Run
 from ..probe.merge import merge
 from ..trace import Trace
 
@@ -158,9 +159,22 @@ def how_it_ended(run: Run) -> str:
             continue
         if end.code < 0:
             return f"rank {end.rank} is ended by signal {-end.code}"
-        said = end.error or next((line for line in reversed(end.output.splitlines()) if line.strip()), "")
+        said = _error(end, run) or next((line for line in reversed(end.output.splitlines()) if line.strip()), "")
         return f"rank {end.rank} exits with {end.code}" + (f": {said.strip().splitlines()[0]}" if said.strip() else "")
     return "every rank exits with 0"
+
+
+def _error(end: RankEnd, run: Run) -> str | None:
+    """The exception that ended a rank, and where the script's own code raised it, by the traceback that it printed."""
+    if end.error is None:
+        return None
+    frames = re.findall(r'File "([^"\n]+)", line (\d+)', end.output)
+    own = [
+        (Path(file).name, line)
+        for file, line in frames
+        if Path(file).is_relative_to(run.job.script.parent) and "site-packages" not in file
+    ]
+    return end.error.strip().splitlines()[0] + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
 
 
 def describe_hang(run: Run, traces: tuple[Trace, ...]) -> str:

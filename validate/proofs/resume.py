@@ -57,7 +57,8 @@ class Resume(Proof):
         steps = whole[0][-1].step if whole[0] else 0
         saved = sorted({save.when.step or 0 for save in straight.saves()})
         if not saved:
-            raise CannotProve(f"{script} never saves a checkpoint; expected a call of dcp.save or dcp.async_save")
+            ran = f" in the {plural(steps, 'step')} that it ran" if steps else ""
+            raise CannotProve(f"{script} never saves a checkpoint{ran}; expected a call of dcp.save or dcp.async_save")
         if steps == 0:
             raise CannotProve(f"{script} takes no optimizer step; expected a script that trains")
         between = [s for s in saved if 0 < s < steps]
@@ -97,7 +98,8 @@ class Resume(Proof):
                 figures["first_difference"] = vars(difference)
                 parts.append(f"the first difference is the {difference}")
         if parts:
-            return self._fail("; ".join(parts), figures, findings)
+            stopped_at = f"killed after step {saved + 1} of {steps} and resumed from step {saved}"
+            return self._fail(f"{stopped_at}: {'; '.join(parts)}", figures, findings)
         reason = (
             f"killed after step {saved + 1} of {steps}, resumed from step {saved}: losses, gradient norms, learning "
             f"rates, parameters and optimizer state of the {plural(took, 'step')} that follow are equal bit for bit "

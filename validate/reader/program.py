@@ -78,6 +78,10 @@ def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[
     ]
     methods = [m for m in methods if m.name != "__init__"] or methods[:1]
     found: list[Trace] = []
+    by_name = {m.name: m for m in methods}
+    leave = by_name.get("__exit__") if "__enter__" in by_name else None
+    if leave is not None:  # what one of the two begins the other ends
+        methods.remove(leave)
     for node in sorted(methods, key=lambda n: n.name in mentioned):
         if node in walk.walked:
             continue
@@ -94,15 +98,18 @@ def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[
         receiver = made[0] if made and isinstance(made[0], Obj) else walk.unknown()
         if isinstance(function, Function) and node.name != "__init__":
             target = function if function.flavor == "staticmethod" else Bound(receiver, function)
-            found.append(_alone(walk, file, scope, target))
+            then = walk.get((cls.scope, "__exit__")) if node.name == "__enter__" and leave is not None else None
+            found.append(
+                _alone(walk, file, scope, target, Bound(receiver, then) if isinstance(then, Function) else None)
+            )
         elif made:
             found.append(without_noise(walk.trace(ended=False)))
         walk.store.rollback(mark)
     return found
 
 
-def _alone(walk: Walk, file: SourceFile, scope: int, function: Value) -> Trace:
-    """One function with unknown arguments, whose result goes to an unknown caller."""
+def _alone(walk: Walk, file: SourceFile, scope: int, function: Value, then: Value | None = None) -> Trace:
+    """One function with unknown arguments, whose result goes to an unknown caller, who calls `then` later."""
     mark = walk.store.mark()
     node = function.function.node if isinstance(function, Bound) else getattr(function, "node", file.tree)
 
@@ -111,6 +118,8 @@ def _alone(walk: Walk, file: SourceFile, scope: int, function: Value) -> Trace:
         call = Call(walk, node, [], {}, open=True)
         result = call_value(walk, function, call)
         escape(call, [result])
+        if then is not None:
+            call_value(walk, then, Call(walk, node, [], {}, open=True))
 
     _guarded(walk, run)
     trace = without_noise(walk.trace(ended=False))

@@ -253,8 +253,9 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
     merged: dict[Value, Path] = {}
     for guard, value in members:
         inner = value.members if isinstance(value, Union) else (((), value),)
+        taken = frozenset(guard)
         for within, single in inner:
-            path = guard + tuple(step for step in within if step not in guard)
+            path = guard + tuple(step for step in within if step not in taken)
             merged[single] = _either(merged[single], path) if single in merged else path
     if len(merged) == 1:
         return next(iter(merged))
@@ -268,7 +269,8 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
 
 
 def _either(one: Path, other: Path) -> Path:
-    return tuple(step for step in one if step in other)
+    shared = frozenset(other)  # in a long function a path has hundreds of steps
+    return tuple(step for step in one if step in shared)
 
 
 def _merge_items(members: list[tuple[Path, Items]]) -> Items:

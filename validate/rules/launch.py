@@ -37,7 +37,7 @@ class DeviceNotSet(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for initialised in trace.of(GroupInitialised):
-            if "nccl" not in (initialised.backend or "") or initialised.device_bound:
+            if "nccl" not in (initialised.backend or "") or initialised.device_bound or initialised.world_size == 1:
                 continue
             first = next((e for e in trace.after(initialised, Event) if e.collective or isinstance(e, Sharded)), None)
             if first is None or any(trace.before(first, DeviceSet)) or self._set_by_mesh(trace, first):
@@ -65,7 +65,9 @@ class RankGuardedCollective(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for event in trace.of(Event):
-            if not event.collective or event.when.only is None or self._group_unknown(event):
+            if not event.collective or event.when.only is None or self._group_unknown(trace, event):
+                continue
+            if isinstance(event, StateTaken | StateApplied) and self._plain(trace, event):
                 continue
             message = (
                 f"not every rank reaches {_described(event)} (only `{event.when.only}`), and those that do wait for "
@@ -73,9 +75,20 @@ class RankGuardedCollective(Rule):
             )
             yield self.finding(event, message)
 
-    def _group_unknown(self, event: Event) -> bool:
-        """With a group of its own, the ranks that are let in may be just the members."""
-        return isinstance(event, Saved | AsyncSaved | Loaded | CollectiveCalled) and event.group is not None
+    def _plain(self, trace: Trace, event: StateTaken | StateApplied) -> bool:
+        """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
+        of = event.of if isinstance(event, StateTaken) else event.to
+        return all(
+            any(trace.related(s.module, module) for s in trace.after(event, Sharded))
+            and not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
+            for module in of
+        )
+
+    def _group_unknown(self, trace: Trace, event: Event) -> bool:
+        """With a group of its own, the ranks that are let in may be just the members, unless all ranks are."""
+        if not isinstance(event, Saved | AsyncSaved | Loaded | CollectiveCalled) or event.group is None:
+            return False
+        return not any(made.everyone and made.group == event.group for made in trace.before(event, GroupCreated))
 
 
 def _described(event: Event) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import ForwardEntered, Sharded
+from ..events import ForwardEntered, ModuleBuilt, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import Rule, concluded
+from .base import READER, Rule, concluded
 
 
 class RootNotSharded(Rule):
@@ -47,7 +47,7 @@ class RootOnlySharded(Rule):
         for root in every:
             if root.blocks is not True or trace.escaped(root.module):
                 continue
-            if any(trace.related(s.module, root.module) for s in every if s.module != root.module):
+            if any(self._may_lie_inside(trace, s.module, root.module) for s in every if s.module != root.module):
                 continue
             if not any(trace.after(root, ForwardEntered)) and not concluded(trace):
                 continue  # its blocks may have been about to be sharded, in the wrong order
@@ -57,6 +57,11 @@ class RootOnlySharded(Rule):
                 f"parameters at once. Call fully_shard on each block first, then on `{name}`."
             )
             yield self.finding(root, message)
+
+    def _may_lie_inside(self, trace: Trace, module: Ref, root: Ref) -> bool:
+        """Whether it does, or is of unknown origin (found by its name, say)."""
+        of_known_origin = any(b.module == module for b in trace.of(ModuleBuilt)) or trace.holders.get(module.id)
+        return trace.related(module, root) or (trace.origin == READER and not of_known_origin)
 
 
 class ShardedTopDown(Rule):

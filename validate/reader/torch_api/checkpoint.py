@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,10 +91,12 @@ def _is_stateful(walk: Walk, obj: Obj) -> bool:
 
 
 def _entries(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:
-    found: list[Entry] = []
-    for _, v in members(value):
-        found += _entries_of_one(call, key, v, by_rank, depth)
-    return found
+    every = [_entries_of_one(call, key, v, by_rank, depth) for _, v in members(value) if v != NONE or key == ""]
+    every = every or [_entries_of_one(call, key, NONE, by_rank, depth)]
+    found = [entry for one in every for entry in one]
+    agreed = [{e.key for e in one if e.per_rank} for one in every]
+    in_all = set.intersection(*agreed)  # what one alternative shows of a key, the others may have put right
+    return [e if not e.per_rank or e.key in in_all else dataclasses.replace(e, per_rank=None) for e in found]
 
 
 def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:

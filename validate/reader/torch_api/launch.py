@@ -68,6 +68,7 @@ def _init(call: Call) -> Value:
         call.node,
         backend=backend if isinstance(backend, str) else None,
         device_bound=bound or call.open,
+        world_size=size if isinstance(size := call.constant(None, "world_size"), int) else None,
     )
     return NONE
 
@@ -194,7 +195,13 @@ def _new_group(call: Call) -> Value:
     walk = call.walk
     group = walk.new(What.GROUP)
     backend = call.constant(2, "backend")
-    walk.emit(GroupCreated, call.node, group=walk.ref(group), backend=backend if isinstance(backend, str) else None)
+    walk.emit(
+        GroupCreated,
+        call.node,
+        group=walk.ref(group),
+        backend=backend if isinstance(backend, str) else None,
+        everyone=call.get(0, "ranks") in (None, NONE) and not call.open,
+    )
     return group
 
 
@@ -237,7 +244,11 @@ def _collective(call: Call) -> Value:
 
 @anything("full_tensor")
 def _full_tensor(call: Call, receiver: Value) -> Value | None:
-    call.walk.emit(CollectiveCalled, call.node, op="full_tensor")
+    walk = call.walk
+    # Where the program asks what an unknown tensor is, it may well be plain on the ranks that come here alone.
+    doubted = not isinstance(receiver, Tensors) and any(s.taken and s.condition in walk.doubts for s in walk.path)
+    group = walk.ref(walk.unknown()) if doubted else None
+    walk.emit(CollectiveCalled, call.node, op="full_tensor", group=group)
     if isinstance(receiver, Tensors):
         return Tensors(receiver.of, receiver.kind, Form.FULL, receiver.via)
     return call.walk.unknown()

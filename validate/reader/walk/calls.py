@@ -245,7 +245,7 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
         if (
             call.node is not function.node
             and isinstance(call.node, ast.Call)
-            and _is_direct_forward(call.node, caller, receiver)
+            and _is_direct_forward(walk, call.node, caller, receiver)
         ):
             bypass_forward(call, receiver, "forward")
             if walk.in_forward == 0:
@@ -295,8 +295,13 @@ def _is_overload(function: Function) -> bool:
     )  # fmt: skip
 
 
-def _is_direct_forward(node: ast.Call, caller: Value | None, receiver: Obj) -> bool:
-    """Whether the call goes to `forward` itself, not by `super().forward(...)` or from the module's own methods."""
+def _is_direct_forward(walk: Walk, node: ast.Call, caller: Value | None, receiver: Obj) -> bool:
+    """Whether the call goes to `forward` itself, not by `super().forward(...)` or from the module's own methods.
+
+    Nor from a function that was given it earlier: such a one is often put in the place of `forward`.
+    """
+    if not (isinstance(node.func, ast.Attribute) and node.func.attr == "forward"):
+        return isinstance(node.func, ast.Name) and (walk.frame.scope, node.func.id) == walk_cell(walk, node.func.id)
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     through_super = isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
     return not through_super and not (isinstance(owner, ast.Name) and caller == receiver and owner.id == "self")

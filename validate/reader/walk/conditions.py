@@ -31,6 +31,7 @@ from ..values import (
 from .classes import lineage
 from .core import Walk
 
+_DTENSOR = External("torch.distributed.tensor.DTensor")
 Known = tuple[tuple[Cell, Value], ...]
 _NEGATED: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">",
@@ -194,6 +195,10 @@ def _stripped(chosen: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
 def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tuple[Path, Path]:
     flip = isinstance(value, Sym) and value.flip
     rank = any(isinstance(v, Sym) and v.rank for _, v in members(value)) and not tag
+    ranks = {v for _, v in members(value) if isinstance(v, Sym) and v.rank} if rank else set()
+    if isinstance(value, Union) and len(ranks) == 1 and all(isinstance(v, Sym | Const) for _, v in members(value)):
+        value = ranks.pop()  # a comparison of the rank, or a constant where there is but one: the condition is that
+        flip = value.flip
     condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
     return (Step(condition, not flip, words[0]),), (Step(condition, flip, words[1]),)
@@ -253,6 +258,8 @@ def _isinstance(walk: Walk, node: ast.Call) -> Test:
     found = _partition(
         walk, node.args[0], value, lambda v: _is_instance(walk, v, wanted), ("isinstance", str(hash(wanted))), node
     )
+    if found.decided is None and _DTENSOR in wanted:
+        walk.doubts.update(step.condition for step in found.yes)
     if found.decided is None and any(isinstance(v, Obj) and v.many for _, v in members(value)):
         return Test(None, sieve=True)
     return found
@@ -262,7 +269,7 @@ def _is_instance(walk: Walk, value: Value, wanted: tuple[Value, ...]) -> bool | 
     if isinstance(value, Const):
         names = {f"builtins.{c.__name__}" for c in type(value.value).__mro__}
         return any(isinstance(w, External) and w.name in names for w in wanted)
-    if isinstance(value, Tensors) and External("torch.distributed.tensor.DTensor") in wanted:
+    if isinstance(value, Tensors) and _DTENSOR in wanted:
         return {Form.SHARDED: True, Form.PLAIN: False}.get(value.form)
     if not isinstance(value, Obj) or value.cls is None:
         kinds = {What.DICT: "builtins.dict", What.LIST: "builtins.list"}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ...events import Choice, Circumstances, Event, Form, Location, Ref
+from ...events import Choice, Circumstances, Event, Exited, Form, Location, Ref
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
@@ -32,8 +32,9 @@ from ..values import (
     union,
 )
 
-STATEMENT_LIMIT = 30_000  # statements walked for one program
+STATEMENT_LIMIT = 20_000  # statements walked for one program, the functions that are read alone included
 ALONE_LIMIT = 3_000  # the same for one function that is read alone
+BRANCH_LIMIT = 100  # undecided branches on the way to one place; a training program has some thirty
 DEPTH_LIMIT = 30  # calls within calls
 REPEAT_LIMIT = 4  # walks of a long function in which nothing happens
 
@@ -106,7 +107,7 @@ class _Pending:
 
     event: Event
     path: Path
-    scope: int  # of the function that it happens in
+    scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
 
 
 class Walk:
@@ -136,13 +137,18 @@ class Walk:
         self.caught: list[list[End]] = []
         self.next_yield: Callable[[Value], None] | None = None  # for the function about to be walked
         self._pending: list[_Pending] = []
+        # The functions (scopes) that some ranks left early, on which path, and how many events had been seen.
+        self.left_early: list[tuple[int, Path, int]] = []
         self._notes: dict[Note, None] = {}
         self.here = Location("<unknown>", 1)  # the statement being walked
         self._ids = 0
         self._keys: dict[object, int] = {}
         self.statements, self.limit = 0, STATEMENT_LIMIT
+        self.spent = 0  # statements walked before starting over
         # Where a test asks which of several branches made a value: the branches, any of which implies its outcome.
         self.implications: dict[Step, list[Path]] = {}
+        self.doubts: set[int] = set()  # conditions by which the program asks whether a tensor is distributed
+        self.exits = 0  # ends of the program that were walked
         self.captured: set[int] = set()  # scopes that a function or class defined in them still sees
         self.costs: dict[ast.AST, Cost] = {}
 
@@ -319,9 +325,15 @@ class Walk:
     def emit(self, cls: type[Event], node: ast.AST, /, **fields: Any) -> None:
         """This happens here."""
         path = self.path
+        self.exits += cls is Exited
         when = Circumstances(loop=self.loops > 0)
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        self._pending.append(_Pending(event, path, self.frame.scope))
+        self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))
+
+    def leave_early(self) -> None:
+        """The function being walked is left here, perhaps by some ranks only."""
+        if any(step.ranks for step in self.path):
+            self.left_early.append((self.frame.scope, self.path, self.seen))
 
     @property
     def seen(self) -> int:
@@ -345,9 +357,14 @@ class Walk:
         to its end when it returns False or raises `Stop`. Returns the results of those that did, each under what tells
         it apart. Raises Stop when none did.
         """
-        base, mark = self.path, self.store.mark()
+        if len(self.path) > BRANCH_LIMIT:
+            self._notes[Note(self.here, f"more than {BRANCH_LIMIT} undecided branches lead here")] = None
+            raise Exhausted
+        base, mark, left = self.path, self.store.mark(), self._left()
         ends: list[End] = []
         results: list[R] = []
+        through: Path = ()
+        checked = True  # each side that did not come to its end raised
         for steps, known, run in sides:
             if not self.consistent(steps):
                 continue
@@ -359,14 +376,26 @@ class Walk:
                 if result is not False:
                     ends.append(End(self.path, self.store.since(mark)))
                     results.append(result)
+                    through = steps
             except Stop:
                 self.stopped()
+            checked = checked and self._left() == left
             self.store.rollback(mark)
             self.path = base
         if not ends:
             raise Stop
+        if checked and len(ends) == 1:  # `if rank >= world_size: raise`: whoever goes on is every rank
+            ends[0].path = tuple(dataclasses.replace(s, ranks=None) if s in through else s for s in ends[0].path)
         before = self.resume(ends)
         return [(end.path[before:], result) for end, result in zip(ends, results, strict=True)]
+
+    def _left(self) -> tuple[int, ...]:
+        """How often the function being walked, the loop in it, or the program was left otherwise than by raising."""
+        if not self.frames:
+            return (self.exits,)
+        loop = self.frame.loop
+        inside = (len(loop.breaks), len(loop.continues)) if loop is not None else ()
+        return (self.exits, len(self.frame.returns), *inside)
 
     def resume(self, ends: list[End]) -> int:
         """Go on from the state that these ends have in common. Returns how many branches they share."""
@@ -417,7 +446,9 @@ class Walk:
             self.statements += 1
             self.here = self.at(statement)
             if self.statements > self.limit:
-                self.note(statement, f"the program is too large: the reader stopped after {self.limit} statements")
+                self.note(
+                    statement, f"the program is too large: the reader stopped here, after {self.limit} statements"
+                )
                 raise Exhausted
             handler = STATEMENTS.get(type(statement))
             try:
@@ -433,10 +464,12 @@ class Walk:
     def start_over(self) -> None:
         """Forget the events and circumstances, not what was defined: what follows is a function read alone."""
         self._pending, self._notes, self.path, self.frames = [], {}, (), []
+        self.left_early = []
         self.loops = self.in_forward = self.building = 0
         self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
         self.in_entry = False
-        self.statements, self.limit = 0, ALONE_LIMIT
+        self.spent += self.statements
+        self.statements, self.limit = 0, min(ALONE_LIMIT, max(0, STATEMENT_LIMIT - self.spent))
 
     def trace(self, ended: bool) -> Trace:
         """All that was seen."""
@@ -480,7 +513,7 @@ class Walk:
         for by_function in (True, False):
             waiting: dict[object, list[tuple[_Pending, Step]]] = {}
             for pending, step in guarded:
-                kind = (type(pending.event), getattr(pending.event, "op", ""), pending.scope if by_function else 0)
+                kind = (type(pending.event), getattr(pending.event, "op", ""), pending.scopes[-1] if by_function else 0)
                 others = waiting.get((step.condition, not step.taken, kind))
                 if others:
                     other = others.pop(0)
@@ -490,6 +523,28 @@ class Walk:
                     waiting.setdefault((step.condition, step.taken, kind), []).append((pending, step))
             guarded = [one for rest in waiting.values() for one in rest]
             guarded.sort(key=lambda one: one[0].event.order)
+        for pending, step in guarded:
+            if self._made_up_for(pending, step):
+                pending.path = tuple(s for s in pending.path if s.condition != step.condition)
+
+    def _made_up_for(self, pending: _Pending, step: Step) -> bool:
+        """Whether those who call it leave the function next, and the others come to a like call further down."""
+        event = pending.event
+        path = {s.condition: s.taken for s in pending.path}
+        left = {
+            scope
+            for scope, taken, seen in self.left_early
+            if scope in pending.scopes and seen > event.order and step in taken
+            and all(path.get(s.condition, s.taken) == s.taken for s in taken)
+        }  # fmt: skip
+        return any(
+            type(other.event) is type(event)
+            and getattr(other.event, "op", "") == getattr(event, "op", "")
+            and other.event.order > event.order
+            and step not in other.path
+            and left.intersection(other.scopes)
+            for other in self._pending
+        )
 
 
 def expression(*kinds: type[ast.expr]) -> Callable[[Callable[[Walk, N], Value]], Callable[[Walk, N], Value]]:

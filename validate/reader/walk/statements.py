@@ -6,6 +6,7 @@ import ast
 import functools
 from collections.abc import Callable
 
+from ...events import Exited
 from ..values import (
     NONE,
     Bound,
@@ -143,10 +144,19 @@ def _decorated(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef, functio
         if isinstance(applied, External) and isinstance(value, Function):
             flavor = _FLAVORS.get(applied.name, value.flavor)
             value = Function(value.node, value.scope, value.file, value.name, value.defaults, value.owner, flavor)
+        elif _is_mock(applied) and isinstance(value, Function):
+            walk.walked.add(
+                value.node
+            )  # what it calls is replaced while it runs: its source does not tell what it does
         elif isinstance(applied, Function | Bound):
             made = calls.call_value(walk, applied, calls.Call(walk, decorator, [value], {}))
             value = made if isinstance(made, Function | Bound) else value
     return value  # a decorator of a library is taken to call what it decorates
+
+
+def _is_mock(decorator: Value) -> bool:
+    made_by = decorator.cls if isinstance(decorator, Obj) else None
+    return isinstance(made_by, External) and made_by.name.startswith(("unittest.mock.patch", "mock.patch"))
 
 
 @statement(ast.ClassDef)
@@ -362,13 +372,17 @@ def _continue(walk: Walk, _: ast.Continue) -> bool:
 def _return(walk: Walk, node: ast.Return) -> bool:
     value = walk.evaluate(node.value) if node.value is not None else NONE
     walk.frame.returns.append(End(walk.path, walk.store.since(walk.frame.mark), value))
+    walk.leave_early()
     return False
 
 
 @statement(ast.Raise)
 def _raise(walk: Walk, node: ast.Raise) -> bool:
-    if node.exc is not None:
-        walk.evaluate(node.exc)
+    walk.leave_early()
+    raised = walk.evaluate(node.exc) if node.exc is not None else None
+    exits = External("builtins.SystemExit")
+    if raised == exits or (isinstance(raised, Obj) and raised.cls == exits):
+        walk.emit(Exited, node)
     raise Stop
 
 
