@@ -70,7 +70,9 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(
         "".join(f"import {name}\nassert {name}.MINE\n" for name in SHADOWS)
         + "import torch.distributed as dist\n"
+        + "import torch\nfrom torch.distributed.fsdp import fully_shard\n"
         + "dist.init_process_group('gloo')\n"
+        + "fully_shard(torch.nn.Linear(2, 2))\n"
         + "dist.destroy_process_group()\n"
     )
     return tmp_path

@@ -93,6 +93,7 @@ def test_the_linter_says_the_same_of_the_same_scripts() -> None:
     }
 
 
+SHARDED = "import torch\nfrom torch.distributed.fsdp import fully_shard\nfully_shard(torch.nn.Linear(2, 2))\n"
 PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
@@ -100,19 +101,21 @@ PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
     ("script", "words"),
     [
         ("print('no group')\n", "never initialises a process group"),
-        (PREPARED + "dist.destroy_process_group()\n", "never saves a checkpoint"),
+        (PREPARED + SHARDED + "dist.destroy_process_group()\n", "never saves a checkpoint"),
+        (PREPARED + "dist.destroy_process_group()\n", "neither shards a model nor trains nor saves"),
         (PREPARED + "raise RuntimeError('on purpose')\n", "exits with 1: RuntimeError: on purpose"),
         (PREPARED + "import sys; sys.exit(3)\n", "exits with 3"),
     ],
-    ids=["no process group", "no save", "an exception", "an exit code"],
+    ids=["no process group", "no save", "nothing at all", "an exception", "an exit code"],
 )
 def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(
     validate: Validate, script: str, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     code, _, stderr = validate(tmp_path / "train.py")
-    (line,) = stderr.splitlines()
+    line = stderr.splitlines()[0]
     assert (code, "train.py" in line, words in line) == (2, True, True), line
+    assert "Traceback" not in stderr
 
 
 def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path: Path) -> None:

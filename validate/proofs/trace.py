@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..events import AsyncSaved, Loaded, Saved, Sharded, Stepped, TorchSaved
 from ..report import count, plural
 from ..rules import RULES, judge
 from ..rules.base import PROBE
 from .base import CannotProve, Proof, Verdict
 from .bench import Bench, describe_hang, how_it_ended
+
+SUBSTANCE = (Sharded, Stepped, Saved, AsyncSaved, Loaded, TorchSaved)  # a run without any of these has shown nothing
 
 
 class RulesHold(Proof):
@@ -33,6 +36,11 @@ class RulesHold(Proof):
                 raise CannotProve(f"{straight.run.job.script.name}: {reason}; expected a script that runs to its end")
         elif broken:
             reason = count(findings)
+        elif not any(isinstance(e, SUBSTANCE) for trace in straight.traces for e in trace.events):
+            raise CannotProve(
+                f"{straight.run.job.script.name} neither shards a model nor trains nor saves: there is nothing "
+                "to judge; expected a training script"
+            )
         else:
             reason = f"{rules} rules hold over {plural(sum(events), 'event')} on {plural(len(events), 'rank')}"
         failed = broken or straight.run.hung

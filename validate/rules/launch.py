@@ -9,6 +9,7 @@ from ..events import (
     AsyncSaved,
     CollectiveCalled,
     DeviceSet,
+    Escaped,
     Event,
     ForwardEntered,
     GradientsClipped,
@@ -16,6 +17,7 @@ from ..events import (
     GroupInitialised,
     Loaded,
     MeshCreated,
+    ModuleBuilt,
     Saved,
     Sharded,
     StateApplied,
@@ -79,8 +81,12 @@ class RankGuardedCollective(Rule):
         """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
         of = event.of if isinstance(event, StateTaken) else event.to
         return all(
-            any(trace.related(s.module, module) for s in trace.after(event, Sharded))
-            and not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
+            not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
+            and (
+                any(trace.related(s.module, module) for s in trace.after(event, Sharded))
+                or any(b.module == module for b in trace.before(event, ModuleBuilt))
+            )
+            and not any(e.of == module for e in trace.before(event, Escaped))
             for module in of
         )
 

@@ -60,8 +60,8 @@ class RootOnlySharded(Rule):
 
     def _may_lie_inside(self, trace: Trace, module: Ref, root: Ref) -> bool:
         """Whether it does, or is of unknown origin (found by its name, say)."""
-        of_known_origin = any(b.module == module for b in trace.of(ModuleBuilt)) or trace.holders.get(module.id)
-        return trace.related(module, root) or (trace.origin == READER and not of_known_origin)
+        known = any(b.module == module or trace.inside(module, b.module) for b in trace.of(ModuleBuilt))
+        return trace.related(module, root) or (trace.origin == READER and not known)
 
 
 class ShardedTopDown(Rule):
