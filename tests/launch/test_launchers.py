@@ -70,7 +70,10 @@ ENDS = {  # code, error, what is printed
 }
 
 
-@pytest.mark.parametrize("case", ENDS)
+FAST = ("raising", "exit code", "os._exit")
+
+
+@pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in ENDS])
 def test_a_rank_ends_as_the_script_does(case: str, tmp_path: Path) -> None:
     code, error, printed = ENDS[case]
     (end,) = run_script(tmp_path, SCRIPTS[case], prepared=False, nproc=1).ends

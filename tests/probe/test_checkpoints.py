@@ -133,6 +133,7 @@ def test_a_load_shows_what_is_requested_and_into_what(tmp_path: Path) -> None:
     assert lazy.state != plain.state
 
 
+@pytest.mark.slow
 def test_a_flat_state_dict_is_one_entry_and_torch_save_is_looked_into(tmp_path: Path) -> None:
     script = (
         TRAINED
@@ -220,6 +221,7 @@ def test_a_save_that_fails_before_it_begins_is_still_an_event(tmp_path: Path) ->
     assert not trace.ended
 
 
+@pytest.mark.slow
 def test_a_checkpoint_exception_that_nothing_catches_is_the_error_of_the_rank(tmp_path: Path) -> None:
     run = run_script(
         tmp_path, "try:\n    dcp.load({'a': 1}, checkpoint_id='gone')\nexcept Exception:\n    pass\n", nproc=1

@@ -203,7 +203,9 @@ FORWARDS = {
 }
 
 
-@pytest.mark.parametrize("case", FORWARDS)
+@pytest.mark.parametrize(
+    "case", [c if n < 3 else pytest.param(c, marks=pytest.mark.slow) for n, c in enumerate(FORWARDS)]
+)
 def test_forward_bypassed_is_told_where_hooks_are_skipped_and_nowhere_else(case: str, tmp_path: Path) -> None:
     call, bypassed, entered = FORWARDS[case]
     script = f"""

@@ -126,6 +126,7 @@ def test_parameters_whose_memory_fsdp_has_freed_are_left_alone(tmp_path: Path) -
     }
 
 
+@pytest.mark.slow
 def test_two_optimizers_are_one_count_and_both_are_digested(tmp_path: Path) -> None:
     script = """
         model, other = shard(Model()), shard(Model())
@@ -141,6 +142,7 @@ def test_two_optimizers_are_one_count_and_both_are_digested(tmp_path: Path) -> N
     assert len(found[-1].params) == 20
 
 
+@pytest.mark.slow
 def test_without_figures_none_are_written_but_steps_are_counted(tmp_path: Path) -> None:
     script = """
         model = shard(Model())
