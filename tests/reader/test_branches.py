@@ -169,3 +169,107 @@ def test_a_lone_barrier_does_not_take_its_partner_from_another_function() -> Non
     g()
     """
     assert [e.when.only for e in program(text).of(CollectiveCalled)] == ["rank == 0", None, None]
+
+
+@pytest.mark.parametrize("check", ["if rank >= args.n:\n        raise ValueError('rank')", "check()"])
+def test_what_follows_a_check_that_only_raises_is_for_every_rank(check: str) -> None:
+    """The ranks that fail a check end the job; those that go on are all there are."""
+    text = f"""
+def check():
+    if rank >= args.n:
+        raise ValueError(f"rank {{rank}}")
+
+def main():
+    {check}
+    {SAVE}
+
+rank = dist.get_rank()
+main()
+"""
+    assert only(program(ARGUMENTS + text, SHARDED), Saved).when.only is None
+
+
+@pytest.mark.parametrize("end", ["return", "sys.exit()", "raise SystemExit"])
+def test_what_follows_a_quiet_end_of_some_ranks_is_for_the_others(end: str) -> None:
+    text = f"import sys\ndef main():\n    if dist.get_rank() != 0:\n        {end}\n    {SAVE}\nmain()\n"
+    assert only(program(text, SHARDED), Saved).when.only == "dist.get_rank() == 0"
+
+
+def test_a_context_manager_that_lets_one_rank_go_first_is_read_whole() -> None:
+    """Each of its two methods holds half of the barrier."""
+    text = """
+    class First:
+        def __enter__(self):
+            self.first = True
+            if dist.get_world_size() == 1:
+                return self
+            self.first = dist.get_rank() == 0
+            if not self.first:
+                dist.barrier()
+            return self
+
+        def __exit__(self, *error):
+            if self.first:
+                dist.barrier()
+    """
+    (trace,) = (t for t in traces(text) if any(t.of(CollectiveCalled)))
+    assert [e.when.only for e in trace.of(CollectiveCalled)] == [None, None]
+
+
+def test_the_collective_of_a_rank_that_leaves_early_is_made_up_for_by_the_others_further_down() -> None:
+    text = """
+    def wait():
+        if dist.is_initialized():
+            dist.barrier()
+
+    def convert(path):
+        if dist.get_rank() == 0:
+            if not os.path.exists(path):
+                wait()
+                return
+            print(path)
+        wait()
+    """
+    trace = traces(text)[-1]
+    assert [e.when.only for e in trace.of(CollectiveCalled)] == [None, None]
+
+
+def test_the_collective_of_a_rank_that_does_not_leave_is_one_too_many() -> None:
+    text = "def f(x):\n    if dist.get_rank() == 0:\n        dist.barrier()\n    print(x)\n    dist.barrier()\n"
+    assert [e.when.only for e in traces(text)[-1].of(CollectiveCalled)] == ["dist.get_rank() == 0", None]
+
+
+def test_a_tensor_that_the_program_itself_doubts_is_no_collective_over_all_ranks() -> None:
+    text = """
+    from torch.distributed.tensor import DTensor
+
+    def whole(x):
+        return x.full_tensor() if isinstance(x, DTensor) else x
+
+    def compare(reference):
+        if dist.get_rank() == 0:
+            print(whole(reference(torch.ones(1)).logits))
+    """
+    assert only(traces(text)[-1], CollectiveCalled).group is not None
+    helper = """
+    from torch.distributed.tensor import DTensor
+
+    def whole(net):
+        return {n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in net.named_parameters()}
+
+    def compare(reference):
+        if dist.get_rank() == 0:
+            print(whole(reference))
+    """
+    assert only(traces(helper)[-1], CollectiveCalled).group is not None
+    in_place = helper.replace("print(whole(reference))", "[p.full_tensor() for p in reference.parameters()]")
+    assert only(traces(in_place)[-1], CollectiveCalled).group is None
+    sure = only(program("if dist.get_rank() == 0:\n    model.head.weight.full_tensor()\n", SHARDED), CollectiveCalled)
+    assert sure.group is None
+
+
+def test_a_function_whose_calls_are_replaced_by_mocks_is_not_read() -> None:
+    text = (
+        f"from unittest import mock\n\n@mock.patch('torch.distributed.checkpoint.save')\ndef test(saved):\n    {SAVE}\n"
+    )
+    assert not any(any(t.of(Saved)) for t in traces("model = nn.Linear(2, 2)\n" + text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     Compiled,
@@ -197,3 +199,18 @@ def test_a_loop_is_walked_twice_and_says_so() -> None:
 
 def test_forward_kept_in_a_variable_is_bypassed_too() -> None:
     assert only(program("step = model.forward\nstep(1)\n", SHARDED), ForwardBypassed).module.name == "model"
+
+
+def test_forward_that_is_put_in_its_own_place_by_a_wrapper_is_not_bypassed() -> None:
+    text = """
+    def in_half(forward):
+        def inner(*args):
+            with torch.autocast("cuda"):
+                return forward(*args)
+        return inner
+
+    model.forward = in_half(model.forward)
+    in_half(model.forward)(torch.ones(1))
+    """
+    assert not any(program(text, SHARDED).of(ForwardBypassed))
+    assert not any(program("model = nn.Linear(2, 2)\nfully_shard(model)\n" + textwrap.dedent(text)).of(ForwardBypassed))

@@ -173,3 +173,20 @@ def test_annotated_arguments_are_what_they_say() -> None:
         (Kind.MODEL, Form.UNKNOWN),
         (Kind.OPTIMIZER, Form.UNKNOWN),
     ]
+
+
+def test_a_value_that_another_branch_gathers_is_not_said_to_be_of_one_rank() -> None:
+    text = """
+    def gathered(value):
+        if dist.get_world_size() == 1:
+            return [value]
+        every = [None] * dist.get_world_size()
+        dist.all_gather_object(every, value)
+        return every
+
+    dcp.save({"rng": gathered(torch.get_rng_state())}, checkpoint_id="c")
+    dcp.save({"rng": torch.get_rng_state() if os.environ.get("SEED") else None}, checkpoint_id="d")
+    """
+    several, one = program(text).of(Saved)
+    assert not any(e.per_rank for e in several.entries or ())
+    assert [e.per_rank for e in one.entries or ()] == [True]

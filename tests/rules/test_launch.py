@@ -7,12 +7,14 @@ from pytorch_fsdp2_dcp.validate.events import (
     AcceleratorUsed,
     CollectiveCalled,
     DeviceSet,
+    Escaped,
     ForwardEntered,
     GradientsClipped,
     GroupCreated,
     GroupInitialised,
     Loaded,
     MeshCreated,
+    ModuleBuilt,
     Saved,
     Sharded,
     StateApplied,
@@ -42,6 +44,7 @@ def test_device_must_be_set_before_the_first_collective() -> None:
         (does(DeviceSet), NCCL, BARRIER),
         (NCCL, does(DeviceSet), BARRIER),
         (does(GroupInitialised, backend="nccl", device_bound=True), BARRIER),
+        (does(GroupInitialised, backend="nccl", world_size=1), BARRIER),
         (does(GroupInitialised, backend="gloo"), BARRIER),
         (does(GroupInitialised, backend=None), BARRIER),
         (NCCL, does(MeshCreated, mesh=OTHER, device_type="cuda"), BARRIER),
@@ -102,3 +105,18 @@ def test_what_one_rank_may_do_alone(step: Step) -> None:
 
 def test_an_asynchronous_save_is_a_collective_too() -> None:
     assert ("FS102", 1) in found(saves_async(only=RANK_0))
+
+
+GATHERED = does(StateTaken, only=RANK_0, of=(MODEL,), state=STATE, via=Via.HELPER, full=True)
+
+
+@pytest.mark.parametrize("step", [does(ModuleBuilt, module=MODEL, cls="Net"), does(Escaped, of=OTHER)])
+def test_one_rank_may_gather_what_is_sharded_only_later(step: Step) -> None:
+    assert found(step, GATHERED, does(Sharded, module=MODEL)) == []
+
+
+def test_one_rank_may_gather_what_was_built_and_never_sharded() -> None:
+    built = does(ModuleBuilt, module=MODEL, cls="Net")
+    assert found(built, GATHERED) == []
+    assert found(built, does(Escaped, of=MODEL), GATHERED) == [("FS102", 3)]
+    assert found(built, does(Sharded, module=MODEL), GATHERED) == [("FS102", 3)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import Choice, Escaped, ForwardEntered, Sharded
+from pytorch_fsdp2_dcp.validate.events import Choice, Escaped, ForwardEntered, ModuleBuilt, Sharded
 from pytorch_fsdp2_dcp.validate.rules import judge
 
 from .traces import ATTENTION, BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
@@ -81,3 +81,11 @@ def test_two_sides_of_one_branch_have_no_order() -> None:
     whole = does(Sharded, module=MODEL, branch=Choice(1, True))
     parts = does(Sharded, module=BLOCKS, branch=Choice(1, False))
     assert found(whole, parts) == []
+
+
+def test_a_module_that_was_found_by_its_name_may_be_a_block_of_the_root() -> None:
+    """The reader does not know where it lies; a module that was built elsewhere lies elsewhere."""
+    built = does(ModuleBuilt, module=MODEL, cls="Net")
+    by_name = does(Sharded, module=OTHER)
+    assert found(built, by_name, ROOT, CALL) == []
+    assert found(built, does(ModuleBuilt, module=OTHER, cls="Net"), by_name, ROOT, CALL) == [("FS202", 4)]

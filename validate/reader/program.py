@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from collections.abc import Callable, Iterator
 
-from ..events import Escaped, Event, Exited, Ref
+from ..events import Exited
 from ..trace import Trace
 from . import torch_api
 from .source import Project, SourceFile
@@ -33,7 +32,7 @@ def traces(file: SourceFile, project: Project) -> list[Trace]:
             walk.emit(Exited, file.tree.body[-1] if file.tree.body else file.tree)
 
     ended = _guarded(walk, program)
-    found = [without_noise(walk.trace(ended))]
+    found = [walk.trace(ended)]
     walk.start_over()
     for function in _unreached(walk, file, scope):
         found += function
@@ -59,8 +58,11 @@ def _guarded(walk: Walk, run: Callable[[], object]) -> bool:
 
 def _unreached(walk: Walk, file: SourceFile, scope: int) -> Iterator[list[Trace]]:
     """The functions that were not walked, those first that no other one mentions."""
-    mentioned = {n.id for n in ast.walk(file.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    mentioned |= {n.attr for n in ast.walk(file.tree) if isinstance(n, ast.Attribute)}
+    mentioned = {
+        n.attr if isinstance(n, ast.Attribute) else n.id
+        for n in ast.walk(file.tree)
+        if isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    }
     top = [n for n in file.tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     for node in sorted(top, key=lambda n: n.name in mentioned):
         value = walk.get((scope, node.name))
@@ -103,7 +105,7 @@ def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[
                 _alone(walk, file, scope, target, Bound(receiver, then) if isinstance(then, Function) else None)
             )
         elif made:
-            found.append(without_noise(walk.trace(ended=False)))
+            found.append(walk.trace(ended=False))
         walk.store.rollback(mark)
     return found
 
@@ -122,29 +124,6 @@ def _alone(walk: Walk, file: SourceFile, scope: int, function: Value, then: Valu
             call_value(walk, then, Call(walk, node, [], {}, open=True))
 
     _guarded(walk, run)
-    trace = without_noise(walk.trace(ended=False))
+    trace = walk.trace(ended=False)
     walk.store.rollback(mark)
     return trace
-
-
-def without_noise(trace: Trace) -> Trace:
-    """The trace without the escapes of objects that no other event mentions."""
-    of_interest: set[int] = set()
-    for event in trace.events:
-        if not isinstance(event, Escaped):
-            of_interest |= {ref.id for ref in _refs(event)}
-    events: tuple[Event, ...] = tuple(
-        e for e in trace.events if not isinstance(e, Escaped) or e.of.id in of_interest
-    )  # fmt: skip
-    return dataclasses.replace(trace, events=events)
-
-
-def _refs(record: object) -> Iterator[Ref]:
-    if isinstance(record, Ref):
-        yield record
-    elif isinstance(record, tuple):
-        for item in record:
-            yield from _refs(item)
-    elif dataclasses.is_dataclass(record) and not isinstance(record, type):
-        for field in dataclasses.fields(record):
-            yield from _refs(getattr(record, field.name))

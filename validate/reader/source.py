@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import warnings
 from dataclasses import dataclass, field
@@ -117,11 +118,8 @@ class Project:
             return SourceFile(path, _shown(path), ast.Module([], []))
         if len(self._files) >= MODULE_LIMIT or path.stat().st_size > SIZE_LIMIT:
             return None
-        try:
-            parsed = load(path, None)
-        except UserError:
-            return None
-        return SourceFile(path, _shown(path), parsed.tree)
+        tree = _parsed(path, path.stat().st_mtime_ns)
+        return SourceFile(path, _shown(path), tree) if tree is not None else None
 
     @staticmethod
     def _below(folder: Path, parts: list[str]) -> Path | None:
@@ -131,6 +129,15 @@ class Project:
         if (path / "__init__.py").is_file():
             return path / "__init__.py"
         return path if path.is_dir() and any(path.glob("*.py")) else None
+
+
+@functools.lru_cache(maxsize=512)
+def _parsed(path: Path, _changed: int) -> ast.Module | None:
+    """The tree of a module, parsed once for all programs that import it; None when it cannot be parsed."""
+    try:
+        return load(path, None).tree
+    except UserError:
+        return None
 
 
 def _shown(path: Path) -> str:

@@ -84,9 +84,11 @@ class RankGuardedCollective(Rule):
             not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
             and (
                 any(trace.related(s.module, module) for s in trace.after(event, Sharded))
-                or any(b.module == module for b in trace.before(event, ModuleBuilt))
+                or (
+                    any(b.module == module for b in trace.before(event, ModuleBuilt))
+                    and not any(e.of == module for e in trace.before(event, Escaped))
+                )
             )
-            and not any(e.of == module for e in trace.before(event, Escaped))
             for module in of
         )
 

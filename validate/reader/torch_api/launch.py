@@ -245,8 +245,11 @@ def _collective(call: Call) -> Value:
 @anything("full_tensor")
 def _full_tensor(call: Call, receiver: Value) -> Value | None:
     walk = call.walk
-    # Where the program asks what an unknown tensor is, it may well be plain on the ranks that come here alone.
-    doubted = not isinstance(receiver, Tensors) and any(s.taken and s.condition in walk.doubts for s in walk.path)
+    # Where the program asks what a tensor is, it may well be plain on the ranks that come here alone: an unknown one,
+    # or one that was handed to a function by some ranks only.
+    doubted = any(s.taken and s.condition in walk.doubts for s in walk.path)
+    if isinstance(receiver, Tensors):
+        doubted = doubted and receiver.form is not Form.SHARDED and any(s.ranks for s in walk.frame.base)
     group = walk.ref(walk.unknown()) if doubted else None
     walk.emit(CollectiveCalled, call.node, op="full_tensor", group=group)
     if isinstance(receiver, Tensors):

@@ -21,7 +21,7 @@ from ..values import (
     members,
     single,
 )
-from ..walk.calls import Call, bypass_forward, enter_forward, set_attribute, walk_forward
+from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, set_attribute, walk_forward
 from ..walk.core import Walk
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
@@ -346,6 +346,8 @@ def _zero_grad(call: Call, module: Obj) -> Value:
 def _forward(call: Call, module: Obj) -> Value:
     receiver = call.walk.frame.receiver
     through_super = isinstance(call.node, ast.Call) and "super(" in ast.unparse(call.node.func)
+    if isinstance(call.node, ast.Call) and is_kept_forward(call.walk, call.node):
+        return walk_forward(call, module, "forward")
     if not through_super or receiver != module:
         bypass_forward(call, module, "forward")
         return walk_forward(call, module, "forward")

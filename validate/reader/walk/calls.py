@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...events import Escaped, ForwardBypassed, ForwardEntered
+from ...events import ForwardBypassed, ForwardEntered
 from ..torch_api.table import ANY_METHODS, API, METHODS
 from ..values import (
     NONE,
@@ -253,12 +253,15 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
     cost = walk.costs.setdefault(function.node, Cost())
     if cost.spare():
         walk.note(call.node, f"`{function.name}` is called too often to follow every call")
+        escape(call, call.everything() if receiver is None else [receiver, *call.everything()])
         return walk.unknown()
     cost.walks += 1
-    statements, events = walk.statements, walk.seen
+    statements, events = walk.statements, walk.told
     scope = walk.new_scope(function.scope)
     owner = walk.classes.get(function.owner) if function.owner is not None else None
-    frame = Frame(function.file, scope, walk.store.mark(), function, owner, receiver, on_yield=walk.next_yield)
+    frame = Frame(
+        function.file, scope, walk.store.mark(), function, owner, receiver, on_yield=walk.next_yield, base=walk.path
+    )
     walk.next_yield = None
     base = walk.path
     walk.walked.add(function.node)
@@ -273,7 +276,7 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
     finally:
         walk.frames.pop()
         cost.statements += walk.statements - statements
-        cost.events += walk.seen - events
+        cost.events += walk.told - events
     if not frame.returns:
         raise Stop
     walk.store.rollback(frame.mark)
@@ -296,15 +299,18 @@ def _is_overload(function: Function) -> bool:
 
 
 def _is_direct_forward(walk: Walk, node: ast.Call, caller: Value | None, receiver: Obj) -> bool:
-    """Whether the call goes to `forward` itself, not by `super().forward(...)` or from the module's own methods.
-
-    Nor from a function that was given it earlier: such a one is often put in the place of `forward`.
-    """
-    if not (isinstance(node.func, ast.Attribute) and node.func.attr == "forward"):
-        return isinstance(node.func, ast.Name) and (walk.frame.scope, node.func.id) == walk_cell(walk, node.func.id)
+    """Whether the call goes to `forward` itself, not by `super().forward(...)` or from the module's own methods."""
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
     through_super = isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "super"
-    return not through_super and not (isinstance(owner, ast.Name) and caller == receiver and owner.id == "self")
+    own = isinstance(owner, ast.Name) and caller == receiver and owner.id == "self"
+    return not through_super and not own and not is_kept_forward(walk, node)
+
+
+def is_kept_forward(walk: Walk, node: ast.Call) -> bool:
+    """Whether the function called was handed over earlier: what calls it is often put in the place of `forward`."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr != "forward"
+    return not (isinstance(node.func, ast.Name) and walk_cell(walk, node.func.id) == (walk.frame.scope, node.func.id))
 
 
 def bind(walk: Walk, function: Function, scope: int, call: Call, receiver: Value | None) -> None:
@@ -614,7 +620,7 @@ def _escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
                 todo += [(owner, depth + 1) for owner in v.of]
             elif isinstance(v, Obj) and v.id not in seen and depth < 4:
                 seen.add(v.id)
-                walk.emit(Escaped, node, of=walk.ref(v))
+                walk.escape(node, v)
                 if walk.what(v) is What.MODULE:
                     walk.establish(v, "elsewhere")
                     continue

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ...events import Choice, Circumstances, Event, Exited, Form, Location, Ref
+from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, Ref
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
@@ -86,6 +86,7 @@ class Frame:
     on_yield: Callable[[Value], None] | None = None  # the body of the `with` that a context manager's function serves
     loop: Loop | None = None
     outer_names: dict[str, int] = field(default_factory=dict)  # `global` and `nonlocal`
+    base: Path = ()  # the branches that lead to the call
 
 
 @dataclass
@@ -118,6 +119,8 @@ class Walk:
         self.in_entry = in_entry  # False: a function read alone, whose callers are unknown
         self.store = Store()
         self.path: Path = ()
+        self._sided: Path | None = None  # the path that `_side_of` was made of
+        self._side_of: dict[int, bool] = {}
         self.frames: list[Frame] = []
         self.loops = 0
         self.meta: list[bool | None] = []
@@ -137,10 +140,12 @@ class Walk:
         self.caught: list[list[End]] = []
         self.next_yield: Callable[[Value], None] | None = None  # for the function about to be walked
         self._pending: list[_Pending] = []
+        self.told = 0  # events seen that are no escapes
+        self._escapes: dict[int, tuple[int, Path]] = {}  # of an object, the last that was told: when and on which path
         # The functions (scopes) that some ranks left early, on which path, and how many events had been seen.
         self.left_early: list[tuple[int, Path, int]] = []
         self._notes: dict[Note, None] = {}
-        self.here = Location("<unknown>", 1)  # the statement being walked
+        self.here: tuple[str, ast.AST] = ("<unknown>", ast.Pass())  # the statement being walked, and its file
         self._ids = 0
         self._keys: dict[object, int] = {}
         self.statements, self.limit = 0, STATEMENT_LIMIT
@@ -212,12 +217,18 @@ class Walk:
         left = [(path, v) for path, v in value.members if self.consistent(path)]
         if len(left) == len(value.members) or not left:
             return value
-        return union([(tuple(s for s in path if s not in self.path), v) for path, v in left])
+        return union([(tuple(s for s in path if self._sides().get(s.condition) != s.taken), v) for path, v in left])
 
     def consistent(self, steps: Path) -> bool:
         """Whether these branches can be taken together with those taken so far."""
-        taken = {s.condition: s.taken for s in self.path}
+        taken = self._sides()
         return all(taken.get(s.condition, s.taken) == s.taken for s in steps)
+
+    def _sides(self) -> dict[int, bool]:
+        """The side taken of each condition on the path, kept as long as the path stays the same."""
+        if self._sided is not self.path:
+            self._sided, self._side_of = self.path, {s.condition: s.taken for s in self.path}
+        return self._side_of
 
     def attribute(self, obj: Obj, name: str) -> Value | None:
         """What was stored in an attribute of this very object."""
@@ -319,16 +330,24 @@ class Walk:
 
     def at(self, node: ast.AST) -> Location:
         """The place of a node of the file being walked."""
-        file = self.frame.file.name if self.frames else "<unknown>"
-        return Location(file, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
+        return _place(self.frame.file.name if self.frames else "<unknown>", node)
 
     def emit(self, cls: type[Event], node: ast.AST, /, **fields: Any) -> None:
         """This happens here."""
         path = self.path
         self.exits += cls is Exited
+        self.told += cls is not Escaped
         when = Circumstances(loop=self.loops > 0)
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
         self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))
+
+    def escape(self, node: ast.AST, obj: Obj) -> None:
+        """The object goes out of sight here; told once for all that happens between two other events."""
+        told = self._escapes.get(obj.id)
+        if told is not None and told[0] == self.told and self.path[: len(told[1])] == told[1]:
+            return
+        self._escapes[obj.id] = (self.told, self.path)
+        self.emit(Escaped, node, of=self.ref(obj))
 
     def leave_early(self) -> None:
         """The function being walked is left here, perhaps by some ranks only."""
@@ -342,7 +361,7 @@ class Walk:
 
     def note(self, node: ast.AST | None, text: str) -> None:
         """Something here, or at the statement being walked, is not known."""
-        self._notes[Note(self.here if node is None else self.at(node), text)] = None
+        self._notes[Note(_place(*self.here) if node is None else self.at(node), text)] = None
 
     def leave_device(self) -> None:
         """The end of a `with torch.device(...)`."""
@@ -358,7 +377,7 @@ class Walk:
         it apart. Raises Stop when none did.
         """
         if len(self.path) > BRANCH_LIMIT:
-            self._notes[Note(self.here, f"more than {BRANCH_LIMIT} undecided branches lead here")] = None
+            self._notes[Note(_place(*self.here), f"more than {BRANCH_LIMIT} undecided branches lead here")] = None
             raise Exhausted
         base, mark, left = self.path, self.store.mark(), self._left()
         ends: list[End] = []
@@ -444,7 +463,7 @@ class Walk:
         """Walk statements; False when their end is not reached."""
         for statement in body:
             self.statements += 1
-            self.here = self.at(statement)
+            self.here = (self.frame.file.name, statement)
             if self.statements > self.limit:
                 self.note(
                     statement, f"the program is too large: the reader stopped here, after {self.limit} statements"
@@ -464,7 +483,7 @@ class Walk:
     def start_over(self) -> None:
         """Forget the events and circumstances, not what was defined: what follows is a function read alone."""
         self._pending, self._notes, self.path, self.frames = [], {}, (), []
-        self.left_early = []
+        self.left_early, self._escapes = [], {}
         self.loops = self.in_forward = self.building = 0
         self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
         self.in_entry = False
@@ -472,21 +491,35 @@ class Walk:
         self.statements, self.limit = 0, min(ALONE_LIMIT, max(0, STATEMENT_LIMIT - self.spent))
 
     def trace(self, ended: bool) -> Trace:
-        """All that was seen."""
+        """All that was seen, without the escapes of objects that no other event mentions."""
         self._pair_up()
         events = []
+        mentioned = {ref.id for p in self._pending if not isinstance(p.event, Escaped) for ref in _refs(p.event)}
         for pending in self._pending:
+            if isinstance(pending.event, Escaped) and pending.event.of.id not in mentioned:
+                continue
             only = " and ".join(dict.fromkeys(s.ranks for s in pending.path if s.ranks)) or None
             path = tuple(Choice(s.condition, s.taken) for s in self._needed(pending.path) if s.ranks is None)
             when = dataclasses.replace(pending.event.when, only=only, path=path)
             events.append(self._named(dataclasses.replace(pending.event, when=when)))
-        holders = {inner: frozenset(outer) for inner, outer in self.holders.items()}
-        return Trace("reader", tuple(events), holders, tuple(self._notes), ended)
+        return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
+
+    def _holders_of(self, modules: set[int]) -> dict[int, frozenset[int]]:
+        """What holds these modules, at any depth."""
+        found: dict[int, frozenset[int]] = {}
+        todo = list(modules)
+        while todo:
+            inner = todo.pop()
+            if inner not in found and inner in self.holders:
+                found[inner] = frozenset(self.holders[inner])
+                todo += found[inner]
+        return found
 
     def _needed(self, path: Path) -> Path:
         """The branches without those that follow from the others."""
+        taken = set(path)
         return tuple(
-            step for step in path if not any(set(guard) <= set(path) for guard in self.implications.get(step, ()))
+            step for step in path if not any(taken.issuperset(guard) for guard in self.implications.get(step, ()))
         )
 
     def _named(self, record: Any) -> Any:
@@ -545,6 +578,22 @@ class Walk:
             and left.intersection(other.scopes)
             for other in self._pending
         )
+
+
+def _place(file: str, node: ast.AST) -> Location:
+    return Location(file, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
+
+
+def _refs(record: object) -> Iterator[Ref]:
+    """The objects that an event mentions."""
+    if isinstance(record, Ref):
+        yield record
+    elif isinstance(record, tuple):
+        for item in record:
+            yield from _refs(item)
+    elif dataclasses.is_dataclass(record) and not isinstance(record, type | Location | Circumstances):
+        for field_ in dataclasses.fields(record):
+            yield from _refs(getattr(record, field_.name))
 
 
 def expression(*kinds: type[ast.expr]) -> Callable[[Callable[[Walk, N], Value]], Callable[[Walk, N], Value]]:
