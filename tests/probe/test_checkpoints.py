@@ -153,6 +153,7 @@ def test_a_flat_state_dict_is_one_entry_and_torch_save_is_looked_into(tmp_path: 
     assert entries(other)[""].kind is Kind.VALUE
 
 
+@pytest.mark.slow
 def test_futures_are_followed_however_the_program_learns_of_their_end(tmp_path: Path) -> None:
     script = (
         TRAINED
@@ -212,6 +213,7 @@ def test_a_process_based_save_with_a_stager_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "cwd" / "one" / ".metadata").exists()
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_before_it_begins_is_still_an_event(tmp_path: Path) -> None:
     run = run_script(tmp_path, "dcp.save({'a': 1})\n", nproc=1)
     (trace,) = merge(run)

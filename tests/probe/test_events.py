@@ -240,6 +240,7 @@ def test_forward_bypassed_is_told_where_hooks_are_skipped_and_nowhere_else(case:
         assert only(trace, Compiled).module.name == "model"
 
 
+@pytest.mark.slow
 def test_parameters_outside_every_group_are_named_and_the_unsharded_root_is_entered_once_a_call(tmp_path: Path) -> None:
     script = """
         model = Model()
@@ -258,6 +259,7 @@ def test_parameters_outside_every_group_are_named_and_the_unsharded_root_is_ente
     assert [e.uncovered for e in entered] == [("embed.weight", "embed.bias"), None, None, None]
 
 
+@pytest.mark.slow
 def test_a_sequence_of_composite_blocks_is_recognised_before_and_after_they_are_sharded(tmp_path: Path) -> None:
     script = """
         root_only = Model()
@@ -268,6 +270,7 @@ def test_a_sequence_of_composite_blocks_is_recognised_before_and_after_they_are_
     assert [s.blocks for s in trace.of(Sharded)] == [True, False, False, True]
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_dead_parameters_still_names_their_module(tmp_path: Path) -> None:
     script = """
         model = Model()
@@ -286,6 +289,7 @@ def test_an_optimizer_of_dead_parameters_still_names_their_module(tmp_path: Path
     assert whole == (model,)
 
 
+@pytest.mark.slow
 def test_a_device_that_is_set_is_seen(tmp_path: Path) -> None:
     script = """
         import contextlib

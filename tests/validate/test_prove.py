@@ -61,6 +61,7 @@ def test_a_right_script_that_nobody_prepared_passes_both_proofs(validate: Valida
     assert not (place / "checkpoint").exists(), "a run wrote into the user's own directory"
 
 
+@pytest.mark.slow
 def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "raw_skeleton.py", "--prove", "resume")
     assert code == 1
