@@ -11,8 +11,9 @@ from . import torch_api
 from .source import Project, SourceFile
 from .values import Bound, Class, Function, Obj, Value
 from .walk import Exhausted, Stop, Walk
-from .walk.calls import Call, call_value, escape
+from .walk.calls import Call, call_value
 from .walk.core import Frame
+from .walk.escapes import escape
 from .walk.imports import walk_module
 
 assert torch_api  # importing it fills the tables

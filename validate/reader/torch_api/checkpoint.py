@@ -36,8 +36,9 @@ from ..values import (
     members,
     single,
 )
-from ..walk.calls import Call, call_value, callbacks, escape, find_method
+from ..walk.calls import Call, call_value, callbacks, find_method
 from ..walk.core import Walk
+from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
 from .launch import group_of

@@ -18,8 +18,9 @@ from ...events import (
     SignalHandled,
 )
 from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, single
-from ..walk.calls import Call, callbacks, escape, perhaps_call
+from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
+from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from .table import anything, api, method
 

@@ -21,7 +21,8 @@ from ..values import (
     members,
     single,
 )
-from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, set_attribute, walk_forward
+from ..walk.assignment import set_attribute
+from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, walk_forward
 from ..walk.core import Walk
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate

@@ -27,7 +27,8 @@ from ..values import (
     single,
     union,
 )
-from ..walk.calls import Call, call_library, call_value, extend, set_attribute
+from ..walk.assignment import extend, set_attribute
+from ..walk.calls import Call, call_library, call_value
 from ..walk.core import parts
 from ..walk.lookup import attribute
 from ..walk.loops import iterate

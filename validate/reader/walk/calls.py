@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import functools
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...events import ForwardBypassed, ForwardEntered
@@ -15,10 +13,8 @@ from ..values import (
     Bound,
     Class,
     Const,
-    Elements,
     External,
     Function,
-    Items,
     Method,
     Obj,
     Partial,
@@ -37,11 +33,10 @@ from ..values import (
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
+from .escapes import escape
 from .lookup import attribute
-from .loops import Iteration, iterate
+from .loops import iterate
 from .structure import uncovered
-
-_CONTAINER_LIMIT = 24  # elements that are kept of a list that grows
 
 
 @dataclass
@@ -447,117 +442,7 @@ def _super(walk: Walk) -> Value:
     return walk.unknown()
 
 
-# --- assignment ---
-
-
-def assign(walk: Walk, target: ast.expr, value: Value) -> None:
-    """Bind a value to a target."""
-    if isinstance(target, ast.Name):
-        scope = walk.frame.outer_names.get(target.id, walk.frame.scope)
-        walk.store.set((scope, target.id), value)
-        walk.label(value, target.id)
-    elif isinstance(target, ast.Attribute):
-        set_attribute(walk, walk.evaluate(target.value), target.attr, value, target)
-    elif isinstance(target, ast.Subscript):
-        key = walk.evaluate(target.slice) if not isinstance(target.slice, ast.Slice) else walk.sym()
-        for _, outer in members(walk.evaluate(target.value)):
-            set_item(walk, outer, key, value, target)
-    elif isinstance(target, ast.Tuple | ast.List):
-        _unpack(walk, target.elts, value)
-    elif isinstance(target, ast.Starred):
-        assign(walk, target.value, value)
-
-
-def _unpack(walk: Walk, targets: list[ast.expr], value: Value) -> None:
-    if isinstance(value, Obj) and (content := walk.elements(value)) is not None and content.exact:
-        value = Tuple(content.items)
-    if isinstance(value, Union):
-        tuples = [(path, v) for path, v in value.members if isinstance(v, Tuple) and len(v.items) == len(targets)]
-        if tuples:
-            for position, target in enumerate(targets):
-                assign(walk, target, union([(path, v.items[position]) for path, v in tuples]))
-            return
-    if (
-        isinstance(value, Tuple)
-        and len(value.items) == len(targets)
-        and not any(isinstance(t, ast.Starred) for t in targets)
-    ):
-        for target, element in zip(targets, value.items, strict=True):
-            assign(walk, target, element)
-        return
-    from .expressions import item
-
-    for position, target in enumerate(targets):
-        if isinstance(value, Tuple):
-            assign(
-                walk,
-                target,
-                walk.new_list(value.items, exact=False) if isinstance(target, ast.Starred) else walk.unknown(),
-            )
-        elif isinstance(value, Obj) and value.what is What.OPAQUE and not isinstance(target, ast.Starred):
-            made = walk.unknown()
-            walk.store.set((value.id, f"[{position}]"), made)
-            assign(walk, target, made)
-        else:
-            assign(walk, target, item(walk, value, Const(position), target))
-
-
-def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: ast.AST) -> None:
-    """`receiver.name = value`."""
-    owners_ = members(receiver)
-    for path, outer in owners_:
-        if isinstance(outer, Class):
-            walk.store.set((outer.scope, name), value)
-        if not isinstance(outer, Obj):
-            continue
-        before = walk.store.get((outer.id, "." + name))
-        new = value if len(owners_) == 1 or before is None else union([(path, value), ((), before)])
-        walk.store.set((outer.id, "." + name), new)
-        if name == "requires_grad" and isinstance(value, Const) and value.value is False:
-            walk.establish(outer, "frozen")
-        is_module = walk.what(outer) is What.MODULE
-        if is_module or outer.what is What.OPAQUE:
-            walk.hold(outer, value)
-        if is_module:
-            attached = [v for _, v in members(value) if isinstance(v, Obj)]
-            names = walk.store.get((outer.id, "%children"))
-            known = names.items if isinstance(names, Elements) else ()
-            if attached and Const(name) not in known:
-                walk.store.set((outer.id, "%children"), Elements((*known, Const(name)), exact=True))
-            walk.label(value, "." + name, outer)
-        else:
-            walk.label(value, ast.unparse(node) if isinstance(node, ast.Attribute) else name)
-        if outer.what is What.OPAQUE and walk.what(outer) is What.OPAQUE:
-            _escape_one(walk, node, value)
-    if isinstance(receiver, Tensors) and name == "requires_grad" and single(value) is False:
-        for owner in receiver.of:
-            walk.establish(owner, "frozen")
-
-
-def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) -> None:
-    """`outer[key] = value`."""
-    if outer == External("os.environ"):
-        from ..torch_api.launch import environment_set
-
-        environment_set(walk, key, node)
-    if not isinstance(outer, Obj):
-        return
-    content = walk.content(outer)
-    if walk.what(outer) is What.MODULE:
-        walk.hold(outer, value)
-        walk.label(value, "[*]", outer)
-    if isinstance(content, Items):
-        items = {**dict(content.items), key: value}
-        walk.store.set((outer.id, "%items"), Items(tuple(items.items())[:200], content.exact))
-    elif isinstance(content, Elements):
-        walk.store.set((outer.id, "%items"), Elements((*content.items, value)[:_CONTAINER_LIMIT], exact=False))
-    elif outer.what is What.OPAQUE:
-        _escape_one(walk, node, value)
-    elif outer.what is What.INSTANCE and (method := find_method(walk, outer, "__setitem__")) is not None:
-        call_value(walk, method, Call(walk, node, [key, value], {}))
-
-
-# --- what goes out of sight ---
+# --- library code ---
 
 # Library code that reads what it is given and keeps nothing of it; the standard library too, but for what runs things.
 _HARMLESS = (
@@ -600,44 +485,6 @@ def call_library(call: Call, name: str) -> Value:
     return walk.unknown(External(name))
 
 
-def escape(call: Call, values: list[Value]) -> None:
-    """These values go where the walk cannot follow, with all that they hold."""
-    for value in values:
-        _escape_one(call.walk, call.node, value)
-
-
-def _escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
-    seen: set[int] = set()
-    todo = [(value, 0)]
-    while todo:
-        current, depth = todo.pop()
-        for _, v in members(current):
-            if isinstance(v, Tuple):
-                todo += [(item, depth + 1) for item in v.items]
-            elif isinstance(v, Bound):
-                todo.append((v.receiver, depth + 1))
-            elif isinstance(v, Tensors):
-                todo += [(owner, depth + 1) for owner in v.of]
-            elif isinstance(v, Obj) and v.id not in seen and depth < 4:
-                seen.add(v.id)
-                walk.escape(node, v)
-                if walk.what(v) is What.MODULE:
-                    walk.establish(v, "elsewhere")
-                    continue
-                content = walk.content(v)
-                if isinstance(content, Elements):
-                    todo += [(item, depth + 1) for item in content.items]
-                elif isinstance(content, Items):
-                    todo += [(item, depth + 1) for _, item in content.items]
-                elif v.what is What.INSTANCE:
-                    todo += [(item, depth + 1) for item in attributes(walk, v)]
-
-
-def attributes(walk: Walk, obj: Obj) -> list[Value]:
-    """The values of all attributes that were stored in an object."""
-    return [value for name in walk.store.names(obj.id) if name.startswith(".") and (value := walk.get((obj.id, name)))]
-
-
 def callbacks(call: Call, values: list[Value]) -> None:
     """Functions handed to library code: it may call them, so they are walked as one side of a branch."""
     walk = call.walk
@@ -660,59 +507,3 @@ def perhaps_call(walk: Walk, function: Value, node: ast.AST, args: list[Value] |
         return call_value(walk, function, Call(walk, node, args or [], {}, open=not args))
 
     walk.fork([((Step(condition, True),), (), called), ((Step(condition, False),), (), lambda: NONE)])
-
-
-# --- contexts and lists ---
-
-
-def context_manager(walk: Walk, node: ast.Call) -> Callable[[Callable[[Value], None]], None] | None:
-    """How to walk a `with` whose manager is a generator function of the program; None when it is not."""
-    if isinstance(node.func, ast.Attribute):
-        callee = attribute(walk, walk.evaluate(node.func.value), node.func.attr, node.func, called=True)
-    elif isinstance(node.func, ast.Name) and walk_cell(walk, node.func.id) is not None:
-        callee = walk.evaluate(node.func)
-    else:
-        return None
-    function = callee.function if isinstance(callee, Bound) else callee
-    if not isinstance(function, Function) or function.flavor != "contextmanager":
-        return None
-    receiver = callee.receiver if isinstance(callee, Bound) else None
-
-    def run(body: Callable[[Value], None]) -> None:
-        args = [walk.evaluate(a) for a in node.args if not isinstance(a, ast.Starred)]
-        kwargs = {k.arg: walk.evaluate(k.value) for k in node.keywords if k.arg is not None}
-        entered: list[bool] = []
-
-        def once(value: Value) -> None:
-            if not entered:
-                entered.append(True)
-                body(value)
-
-        walk.next_yield = once
-        invoke(walk, function, Call(walk, node, args, kwargs), receiver)
-
-    return run
-
-
-def enter_context(walk: Walk, value: Value, node: ast.expr) -> tuple[Value, Callable[[], object]]:
-    """What `with value as x` binds, and what to do at its end."""
-    for _, manager in members(value):
-        if not isinstance(manager, Obj):
-            continue
-        if manager.what is What.DEVICE or manager.cls == External("accelerate.init_empty_weights"):
-            meta = True if manager.what is not What.DEVICE else None if manager.data is None else manager.data == "meta"
-            walk.meta.append(meta)
-            return value, walk.leave_device
-        enter, leave = find_method(walk, manager, "__enter__"), find_method(walk, manager, "__exit__")
-        if enter is not None and leave is not None:
-            entered = call_value(walk, enter, Call(walk, node, [], {}))
-            return entered, functools.partial(call_value, walk, leave, Call(walk, node, [NONE, NONE, NONE], {}))
-    return value, lambda: None
-
-
-def extend(walk: Walk, target: Obj, found: Iteration) -> None:
-    """`target.extend(...)` of a list."""
-    content = walk.elements(target)
-    if content is not None:
-        items = (*content.items, *found.values)[:_CONTAINER_LIMIT]
-        walk.store.set((target.id, "%items"), Elements(items, content.exact and found.exact))

@@ -32,6 +32,7 @@ from ..values import (
     union,
 )
 from . import calls
+from .assignment import assign
 from .conditions import test, truth, walk_cell
 from .core import Walk, expression
 from .lookup import attribute
@@ -81,7 +82,7 @@ def _call(walk: Walk, node: ast.Call) -> Value:
 @expression(ast.NamedExpr)
 def _named(walk: Walk, node: ast.NamedExpr) -> Value:
     value = walk.evaluate(node.value)
-    calls.assign(walk, node.target, value)
+    assign(walk, node.target, value)
     return value
 
 
@@ -417,7 +418,7 @@ def _comprehend(
         found = iterate(walk, walk.evaluate(generator.iter))
         exact = exact and found.exact and len(found.values) <= _COMPREHENDED
         for value in found.values[:_COMPREHENDED]:
-            calls.assign(walk, generator.target, value)
+            assign(walk, generator.target, value)
             answers = [test(walk, condition) for condition in generator.ifs]
             if any(answer.decided is False for answer in answers):
                 continue

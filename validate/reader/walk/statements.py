@@ -27,7 +27,9 @@ from ..values import (
     union,
 )
 from . import calls
+from .assignment import assign, extend
 from .conditions import branch, test
+from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .expressions import binary
 from .loops import Iteration, iterate
@@ -47,7 +49,7 @@ def _assign(walk: Walk, node: ast.Assign) -> bool:
     if isinstance(value, Const) and isinstance(node.value, ast.BinOp) and _mentions(node.value, node.targets):
         value = walk.sym()  # `step = step + 1` counts: the first value is not the one that matters
     for target in node.targets:
-        calls.assign(walk, target, value)
+        assign(walk, target, value)
     return True
 
 
@@ -59,7 +61,7 @@ def _mentions(value: ast.expr, targets: list[ast.expr]) -> bool:
 @statement(ast.AnnAssign)
 def _annotated(walk: Walk, node: ast.AnnAssign) -> bool:
     if node.value is not None:
-        calls.assign(walk, node.target, walk.evaluate(node.value))
+        assign(walk, node.target, walk.evaluate(node.value))
     return True
 
 
@@ -68,12 +70,12 @@ def _augmented(walk: Walk, node: ast.AugAssign) -> bool:
     before = walk.evaluate(_as_loaded(node.target))
     value = walk.evaluate(node.value)
     if isinstance(before, Obj) and before.what is What.LIST and isinstance(node.op, ast.Add):
-        calls.extend(walk, before, iterate(walk, value))
+        extend(walk, before, iterate(walk, value))
         return True
     result = binary(walk, node.op, before, value)
     if isinstance(result, Const):
         result = walk.sym()  # a counter
-    calls.assign(walk, node.target, result)
+    assign(walk, node.target, result)
     return True
 
 
@@ -126,7 +128,7 @@ def _global(walk: Walk, node: ast.Global) -> bool:
 
 @statement(ast.FunctionDef, ast.AsyncFunctionDef)
 def _function(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    calls.assign(walk, ast.Name(node.name, ast.Store()), _decorated(walk, node, calls.define(walk, node)))
+    assign(walk, ast.Name(node.name, ast.Store()), _decorated(walk, node, calls.define(walk, node)))
     return True
 
 
@@ -178,7 +180,7 @@ def _class(walk: Walk, node: ast.ClassDef) -> bool:
                 walk.execute([part])
             finally:
                 walk.frame.scope = outer
-    calls.assign(walk, ast.Name(node.name, ast.Store()), cls)
+    assign(walk, ast.Name(node.name, ast.Store()), cls)
     return True
 
 
@@ -260,7 +262,7 @@ def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
 
 
 def _bound(walk: Walk, target: ast.expr, value: Value) -> bool:
-    calls.assign(walk, target, value)
+    assign(walk, target, value)
     return True
 
 
@@ -269,7 +271,7 @@ def _bound_again(walk: Walk, node: ast.For | ast.AsyncFor, found: Iteration) -> 
     value = found.values[0]
     if found.collection and (isinstance(value, Tensors) or _holds_module(walk, value)):
         return False
-    calls.assign(walk, node.target, renewed(walk, value))
+    assign(walk, node.target, renewed(walk, value))
     return True
 
 
@@ -448,14 +450,14 @@ def _enter(walk: Walk, node: ast.With | ast.AsyncWith, position: int) -> bool:
 
     def body(value: Value) -> None:
         if target is not None:
-            calls.assign(walk, target, value)
+            assign(walk, target, value)
         fell = _enter(walk, node, position + 1)
         reached.append(fell)
         if not fell:
             raise Stop
 
     if isinstance(expression, ast.Call):
-        manager = calls.context_manager(walk, expression)
+        manager = context_manager(walk, expression)
         if manager is not None:
             frames = len(walk.frames)
             outer = walk.frame
@@ -472,7 +474,7 @@ def _enter(walk: Walk, node: ast.With | ast.AsyncWith, position: int) -> bool:
             manager(within)
             return True
     value = walk.evaluate(expression)
-    entered, leave = calls.enter_context(walk, value, expression)
+    entered, leave = enter_context(walk, value, expression)
     try:
         body(entered)
     except Stop:
