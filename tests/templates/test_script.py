@@ -67,6 +67,8 @@ def alone(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_a_wrong_command_line_ends_every_rank_with_2_and_one_line(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options, words: str
 ) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(train.time, "sleep", waits.append)
     for rank, lines in ((0, 1), (1, 0)):
         with pytest.raises(SystemExit) as caught:
             parse(train, monkeypatch, rank=rank, **options)
@@ -74,6 +76,7 @@ def test_a_wrong_command_line_ends_every_rank_with_2_and_one_line(
         assert caught.value.code == 2
         assert len(err.splitlines()) == lines
         assert words in err or rank == 1
+    assert waits == [3], "only the rank that tells nothing lets the other end first"
 
 
 def test_a_script_started_without_torchrun_says_so(
