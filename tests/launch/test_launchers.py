@@ -161,7 +161,8 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_script(tmp_path, script, prepared=False)
+            run = run_script(tmp_path, script, prepared=False)
+            pytest.fail(f"never interrupted: {[path.name for path in pids.iterdir()]} of {run.ends}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
