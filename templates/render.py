@@ -51,6 +51,6 @@ def render(answers: Answers) -> str:
     )
     undigested = header.render(block)
     text = environment.get_template("train.py.jinja").render(
-        header=undigested, mesh=parse_mesh(answers["mesh"]), async_mode=answers["async_mode"]
+        {**answers, "header": undigested, "mesh": parse_mesh(answers["mesh"])}
     )
     return text.replace(undigested, header.render(dataclasses.replace(block, digest=header.digest(text))), 1)

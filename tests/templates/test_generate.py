@@ -96,8 +96,9 @@ def test_the_linter_finds_nothing_in_any_script(scripts: list[Path], tmp_path: P
 
 
 def test_every_template_is_used_by_the_script() -> None:
-    included = set(re.findall(r'{% include "([\w.]+)" %}', (SCRIPT / "train.py.jinja").read_text()))
-    assert included == {path.name for path in SCRIPT.iterdir()} - {"train.py.jinja"}
+    templates = [path for path in SCRIPT.rglob("*.jinja")]
+    included = {name for path in templates for name in re.findall(r'{% include "([\w./]+)" %}', path.read_text())}
+    assert included == {path.relative_to(SCRIPT).as_posix() for path in templates} - {"train.py.jinja"}
 
 
 def test_a_script_goes_to_a_file_or_to_stdout(tmp_path: Path) -> None:
