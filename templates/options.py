@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..validate.errors import UserError
+from .mesh import parse_mesh
 
 Answers = dict[str, str]
 """The chosen value of every option, by the option's name."""
@@ -43,36 +43,8 @@ class Option:
             raise UserError(f"{self.flag} {value}: {error}") from error
 
 
-DIMS = ("dp_replicate", "dp_shard", "tp")
-"""The names of mesh dims, in the order in which a mesh has them."""
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """The sizes of the mesh dims, by name; -1 fills the world. Raises UserError for what is not a mesh."""
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part)
-        if match is None:
-            raise UserError(f"`{part}` is not a mesh dim; expected dim=size by comma, such as dp_shard=-1")
-        dim, size = match[1], int(match[2])
-        if dim not in DIMS:
-            raise UserError(f"there is no mesh dim `{dim}`; expected some of {', '.join(DIMS)}")
-        if dim in sizes:
-            raise UserError(f"`{dim}` is there twice; expected each mesh dim once")
-        if size != -1 and size < 1:
-            raise UserError(f"`{dim}` has size {size}; expected 1 or more, or -1 to fill the world")
-        sizes[dim] = size
-    if list(sizes) != sorted(sizes, key=DIMS.index):
-        raise UserError(f"the dims are in the order {', '.join(sizes)}; expected the order {', '.join(DIMS)}")
-    if sum(size == -1 for size in sizes.values()) > 1:
-        raise UserError("several dims have size -1; expected one at most to fill the world")
-    return sizes
-
-
 def _check_mesh(text: str) -> None:
-    sizes = parse_mesh(text)
-    if list(sizes) != ["dp_shard"]:
-        raise UserError("this version shards over one mesh dim; expected dp_shard=-1 or dp_shard=SIZE")
+    parse_mesh(text)
 
 
 def _one_of(*values: str) -> Callable[[str], None]:
@@ -83,24 +55,99 @@ def _one_of(*values: str) -> Callable[[str], None]:
     return check
 
 
+def _one_of_or_number(*values: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in values and not (value.isascii() and value.isdecimal() and int(value) > 0):
+            raise UserError(f"expected {' or '.join(values)} or a number from 1")
+
+    return check
+
+
+def _switch(name: str, help_: str) -> Option:
+    return Option(
+        name=name, help=help_, default="off", values=("off", "on"), examples=("off", "on"), check=_one_of("off", "on")
+    )
+
+
+def _choice(name: str, help_: str, *values: str) -> Option:
+    """An option with a few values, the first of which is the default."""
+    return Option(name=name, help=help_, default=values[0], values=values, examples=values, check=_one_of(*values))
+
+
 OPTIONS = (
     Option(
         name="mesh",
-        help="how the ranks are arranged; -1 fills the world",
+        help="how the ranks are arranged; one size may be -1, which fills the world",
         default="dp_shard=-1",
-        values=("dp_shard=-1", "dp_shard=SIZE"),
-        examples=("dp_shard=-1", "dp_shard=2"),
+        values=(
+            "dp_shard=SIZE",
+            "dp_replicate=SIZE,dp_shard=SIZE",
+            "dp_shard=SIZE,tp=SIZE",
+            "dp_replicate=SIZE,dp_shard=SIZE,tp=SIZE",
+        ),
+        examples=(
+            "dp_shard=-1",
+            "dp_shard=2",
+            "dp_replicate=2,dp_shard=-1",
+            "dp_replicate=2,dp_shard=2",
+            "dp_shard=-1,tp=2",
+            "dp_shard=2,tp=2",
+            "dp_replicate=2,dp_shard=-1,tp=2",
+        ),
         check=_check_mesh,
     ),
     Option(
         name="async_mode",
-        help="whether training goes on while a checkpoint is written",
+        help="how a checkpoint is written: while training waits, by a thread, or by a process out of shared (on GPUs: "
+        "pinned) memory, which needs torch 2.9",
         default="async",
-        values=("disabled", "async"),
-        examples=("disabled", "async"),
-        check=_one_of("disabled", "async"),
+        values=("disabled", "async", "async_with_pinned_mem"),
+        examples=("disabled", "async", "async_with_pinned_mem"),
+        check=_one_of("disabled", "async", "async_with_pinned_mem"),
     ),
+    _choice(
+        "precision",
+        "what is computed in; parameters, their gradients' sums and the optimizer stay fp32",
+        "fp32",
+        "bf16",
+    ),
+    Option(
+        name="activation_checkpointing",
+        help="which blocks compute their activations again in backward: none, all, or every N-th",
+        default="none",
+        values=("none", "full", "N"),
+        examples=("none", "full", "2"),
+        check=_one_of_or_number("none", "full"),
+    ),
+    _switch("compile", "torch.compile each block"),
+    _switch("cpu_offload", "keep parameters, gradients and optimizer state in the memory of the CPU"),
+    Option(
+        name="reshard_after_forward",
+        help="whether a block's parameters are freed between forward and backward: as FSDP2 does by default (all but the "
+        "root's), always, never, or down to groups of N ranks",
+        default="default",
+        values=("default", "always", "never", "N"),
+        examples=("default", "always", "never", "2"),
+        check=_one_of_or_number("default", "always", "never"),
+    ),
+    Option(
+        name="prefetch",
+        help="how many blocks ahead parameters are gathered, in forward and backward: as FSDP2 does by default, or N",
+        default="default",
+        values=("default", "N"),
+        examples=("default", "2"),
+        check=_one_of_or_number("default"),
+    ),
+    _choice("optimizer", "sgd has momentum", "adamw", "sgd", "adafactor"),
+    _choice("schedule", "of the learning rate, after a linear warm-up", "cosine", "linear", "constant", "wsd"),
 )
+
+
+def conflicts(answers: Answers) -> Iterator[str]:
+    """Why valid answers cannot work together, a sentence each."""
+    mesh, reshard = parse_mesh(answers["mesh"]), answers["reshard_after_forward"]
+    if reshard.isdecimal() and mesh["dp_shard"] % int(reshard) and mesh["dp_shard"] != -1:
+        yield f"--reshard-after-forward {reshard} does not divide dp_shard={mesh['dp_shard']}; expected a divisor of it"
 
 
 def answer(chosen: Mapping[str, str]) -> Answers:
@@ -111,4 +158,6 @@ def answer(chosen: Mapping[str, str]) -> Answers:
     answers = {option.name: chosen.get(option.name, option.default).replace(" ", "") for option in OPTIONS}
     for option in OPTIONS:
         option.refuse(answers[option.name])
+    for reason in conflicts(answers):
+        raise UserError(reason)
     return answers

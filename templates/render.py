@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..validate import header
 from ..validate.errors import UserError
-from .options import Answers, parse_mesh
+from .mesh import DIMS, example_ranks, parse_mesh
+from .options import OPTIONS, Answers
 
 SCRIPT = Path(__file__).with_name("script")
 
@@ -41,9 +43,10 @@ def render(answers: Answers) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Python source, not HTML
     )
+    mesh = parse_mesh(answers["mesh"])
     block = header.Header(
         version=version(),
-        answers=answers,
+        answers={option.name: value for option in OPTIONS if (value := answers[option.name]) != option.default},
         digest="",
         checkpoint_arg="--checkpoint-dir",
         steps_arg="--steps",
@@ -51,6 +54,27 @@ def render(answers: Answers) -> str:
     )
     undigested = header.render(block)
     text = environment.get_template("train.py.jinja").render(
-        {**answers, "header": undigested, "mesh": parse_mesh(answers["mesh"])}
+        {
+            **answers,
+            "header": undigested,
+            "mesh": {dim: mesh.get(dim, 0) for dim in DIMS},
+            "dims": list(mesh),
+            "ranks": example_ranks(mesh),
+            "policy": _policy(answers, mesh),
+        }
     )
     return text.replace(undigested, header.render(dataclasses.replace(block, digest=header.digest(text))), 1)
+
+
+def _policy(answers: Answers, mesh: Mapping[str, int]) -> dict[str, str]:
+    """The arguments that every `fully_shard` gets, as source."""
+    sharded_over = ", ".join(f'"{dim}"' for dim in mesh if dim != "tp")
+    policy = {"mesh": f"mesh[{sharded_over}]" if "tp" in mesh else "mesh"}
+    reshard = answers["reshard_after_forward"]
+    if reshard != "default":
+        policy["reshard_after_forward"] = {"always": "True", "never": "False"}.get(reshard, reshard)
+    if answers["precision"] == "bf16":
+        policy["mp_policy"] = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+    if answers["cpu_offload"] == "on":
+        policy["offload_policy"] = 'CPUOffloadPolicy(pin_memory=device.type != "cpu")'
+    return policy
