@@ -12,12 +12,13 @@ from typing import Any
 SKILL = Path(__file__).resolve().parents[1]
 
 
-def fsdp2(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def fsdp2(*arguments: str, cwd: Path, input: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """The finished process; its output is captured as text."""
     return subprocess.run(
         [sys.executable, str(SKILL), *arguments],
         cwd=cwd,
         env={**os.environ, **environment},
+        input=input,
         capture_output=True,
         text=True,
         check=False,

@@ -36,7 +36,10 @@ FINDING = _object(
     fix={"type": "null"},
 )
 
+STATISTICS = _list(_object(code=FINDING["properties"]["code"], name=TEXT, count={"type": "integer", "minimum": 1}))
+
 LINT = _object(version={"const": 1}, files=COUNT, findings=_list(FINDING), checklist=_list({}))
+LINT["properties"]["statistics"] = STATISTICS  # with --statistics only
 
 PROOF = _object(
     name=TEXT,
@@ -54,4 +57,108 @@ VALIDATE = _object(
     launcher={"enum": ["warm", "torchrun"]},
     seconds={"type": "number", "minimum": 0},
     proofs=_list(PROOF),
+)
+
+# The part of SARIF 2.1.0 that `lint` writes. No package index carries the schema of OASIS, which asks less: there,
+# most of this is optional and much else is allowed.
+_MESSAGE = _object(text=TEXT)
+_LEVEL = {"enum": ["error", "warning", "note"]}
+_PHYSICAL = _object(
+    artifactLocation=_object(uri={"type": "string", "pattern": r"^[A-Za-z0-9._~:/%-]+$"}),
+    region=_object(startLine={"type": "integer", "minimum": 1}, startColumn={"type": "integer", "minimum": 1}),
+)
+_RESULT = {
+    **_object(
+        ruleId=FINDING["properties"]["code"],
+        ruleIndex=COUNT,
+        level=_LEVEL,
+        message=_MESSAGE,
+        locations={"type": "array", "items": _object(physicalLocation=_PHYSICAL), "minItems": 1, "maxItems": 1},
+        relatedLocations=_list(_object(id=COUNT, physicalLocation=_PHYSICAL, message=_MESSAGE)),
+        partialFingerprints={"type": "object", "minProperties": 1, "additionalProperties": TEXT},
+        properties=_object(clause=COUNT, page=TEXT),
+    )
+}
+_RESULT["required"].remove("relatedLocations")
+_RULE = _object(
+    id=FINDING["properties"]["code"],
+    name={"type": "string", "pattern": "^[A-Z][A-Za-z0-9]+$"},
+    shortDescription=_MESSAGE,
+    fullDescription=_MESSAGE,
+    help=_object(text=TEXT, markdown=TEXT),
+    defaultConfiguration=_object(level=_LEVEL),
+    properties=_object(page=TEXT, tags=_list(TEXT)),
+)
+_RUN = _object(
+    tool=_object(driver=_object(name=TEXT, version=TEXT, shortDescription=_MESSAGE, rules=_list(_RULE))),
+    invocations=_list(
+        _object(
+            executionSuccessful={"type": "boolean"},
+            toolExecutionNotifications=_list(_object(level=_LEVEL, message=_MESSAGE)),
+        )
+    ),
+    columnKind={"const": "unicodeCodePoints"},
+    results=_list(_RESULT),
+)
+SARIF = {
+    "type": "object",
+    "properties": {"$schema": TEXT, "version": {"const": "2.1.0"}, "runs": _list(_RUN)},
+    "required": ["$schema", "version", "runs"],
+    "additionalProperties": False,
+}
+
+_MAYBE = {"type": ["string", "null"]}
+_PLACE = {"file": _MAYBE, "offset": {"type": ["integer", "null"]}, "length": {"type": ["integer", "null"]}}
+_REMARK = _object(kind={"type": "string", "pattern": "^[a-z-]+$"}, message=TEXT)
+_CHECKPOINT = _object(
+    path=TEXT,
+    layout={"enum": ["DCP", "fsdp2 generate", "torchtitan", "Accelerate", "Lightning", "safetensors"]},
+    whole={"type": "boolean"},
+    problems=_list(_REMARK),
+    notes=_list(_REMARK),
+    format={"enum": ["DCP", "safetensors", None]},
+    version=_MAYBE,
+    saved_to=_MAYBE,
+    save_id=_MAYBE,
+    tensors=_list(
+        _object(
+            key={"type": "string"},
+            dtype=TEXT,
+            shape=_list(COUNT),
+            bytes=COUNT,
+            digest={"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"},
+            chunks=_list(_object(offsets=_list(COUNT), sizes=_list(COUNT), **_PLACE)),
+        )
+    ),
+    objects=_list(_object(key={"type": "string"}, value=_MAYBE, **_PLACE)),
+    totals=_list(_object(part={"type": "string"}, tensors=COUNT, bytes=COUNT)),
+    files=_list(_object(file=TEXT, needed=COUNT, bytes={"type": ["integer", "null"]})),
+    ranks=_list(_object(rank=COUNT, bytes=COUNT)),
+)
+_DIFFERENCE = _object(
+    kind={"enum": ["only-here", "only-there", "kind", "shape", "dtype", "values", "object", "unreadable"]},
+    key={"type": "string"},
+    message=TEXT,
+    differing={"type": ["integer", "null"]},
+    largest={"type": ["number", "null"]},
+    at={"type": ["array", "null"], "items": COUNT},
+)
+_AGAINST = _object(path=TEXT, equal={"type": "boolean"}, keys=COUNT, differences=_list(_DIFFERENCE))
+INSPECT = _object(
+    version={"const": 1},
+    path=TEXT,
+    kind={"enum": ["checkpoint", "parts", "steps"]},
+    whole={"type": "boolean"},
+    latest=_MAYBE,
+    steps=_list(
+        _object(
+            name=TEXT,
+            step={"type": ["integer", "null"]},
+            whole={"type": "boolean"},
+            bytes=COUNT,
+            problems=_list(_REMARK),
+        )
+    ),
+    checkpoints=_list(_CHECKPOINT),
+    against={"anyOf": [{"type": "null"}, _AGAINST]},
 )

@@ -8,26 +8,35 @@ does not judge; --verbose tells what that was. Needs neither torch nor a GPU.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import report, suppressions
+from . import report, suppressions, target
 from .errors import UserError
 from .events import Location
 from .findings import Finding, Severity
-from .reader import mentions_api, read
-from .rules import RULES, judge
-from .rules.base import READER, Rule
-from .sources import Source, decode, find_sources
+from .linter import Outcome, lint
+from .rules import RULES
+from .rules.base import READER
+from .selection import NAMES, matching, split
+from .settings import Settings, nearest
+from .sources import find_sources
+from .suppressions import Suppression
 from .trace import Note
 
 EXAMPLES = (
     "fsdp2 lint train.py",
     "fsdp2 lint src/ --ignore FS202 --format json",
+    "fsdp2 lint src/ --min-severity warn --format sarif > fsdp2.sarif",
     "fsdp2 lint - --stdin-filename train.py < train.py",
 )
+FORMATS = ("text", "json", "sarif", "github")
+READER_CODES = frozenset(rule.code for rule in RULES if READER in rule.seen_by)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,44 +47,127 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the name that standard input goes by; imports are looked up from there",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     parser.add_argument(
-        "--select", metavar="CODES", help="judge by these rules only: codes or their beginnings, FS4,FS601"
+        "--select", metavar="CODES", help="judge by these rules only: codes, their beginnings or names, as in FS4,FS601"
     )
     parser.add_argument("--ignore", metavar="CODES", help="leave these rules out")
     parser.add_argument(
         "--min-severity",
         choices=[s.value for s in Severity],
-        default="info",
         help="leave out what is milder (default: info)",
     )
+    parser.add_argument(
+        "--torch",
+        metavar="RELEASE",
+        help="the torch that the scripts are written for (default: as the project pins it)",
+    )
+    parser.add_argument("--statistics", action="store_true", help="count the findings of each rule (text and json)")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever is found")
     parser.add_argument("--verbose", action="store_true", help="also tell what the reader could not know")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Lint, print, and return the exit code."""
-    rules = choose(arguments.select, arguments.ignore)
+    if arguments.statistics and arguments.format not in ("text", "json"):
+        raise UserError(f"--statistics is for text and json: leave it out, or --format {arguments.format}")
     result = Result()
-    for source in find_sources(arguments.paths, arguments.stdin_filename):
-        _lint(source, rules, result)
-    judged = frozenset(rule.code for rule in rules if READER in rule.seen_by)
-    worst = Severity(arguments.min_severity).rank
-    findings = [f for f in result.unsuppressed(judged) if f.severity.rank >= worst]
+    for outcome, choice in _linted(arguments):
+        result.add(outcome, choice)
+    findings = result.unsuppressed()
     if arguments.format == "json":
-        found = [report.as_json(f) for f in findings]
-        print(json.dumps({"version": 1, "files": result.files, "findings": found, "checklist": []}, indent=2))
+        document = {"version": 1, "files": result.files, "findings": list(map(report.as_json, findings))}
+        if arguments.statistics:
+            document["statistics"] = [
+                {"code": code, "name": NAMES[code], "count": number} for code, number in _counted(findings)
+            ]
+        print(json.dumps({**document, "checklist": []}, indent=2))
+    elif arguments.format == "sarif":
+        from ..templates.render import version
+        from .sarif import as_sarif
+
+        log = as_sarif(findings, result.unreadable, version(), report.Lines(result.texts))
+        print(json.dumps(log, indent=2))
     else:
-        print(f"{report.plural(result.files, 'file')} read: {report.count(findings)}")
-        print("\n".join(report.as_text(findings)), end="\n" if findings else "")
+        lines = [f"{report.plural(result.files, 'file')} read: {report.count(findings)}"]
+        if arguments.format == "github":
+            from .annotations import as_annotations
+
+            lines += as_annotations(findings)
+        elif arguments.statistics:
+            lines += [f"{number:6}  {code}  {NAMES[code]}" for code, number in _counted(findings)]
+        else:
+            lines += report.as_text(findings, report.Lines(result.texts))
+        print("\n".join(lines))
     for problem in result.unreadable:
-        print(f"fsdp2 lint: {problem}", file=sys.stderr)
+        print(f"fsdp2 lint: {report.printable(problem)}", file=sys.stderr)
     if arguments.verbose:
         for note in sorted(result.notes, key=lambda n: (n.at.file, n.at.line, n.text)):
-            print(f"{note.at}: not known: {note.text}", file=sys.stderr)
+            print(report.printable(f"{note.at}: not known: {note.text}"), file=sys.stderr)
     if result.unreadable:
         return 2
     return int(any(f.severity.fails for f in findings) and not arguments.exit_zero)
+
+
+def _linted(arguments: argparse.Namespace) -> Iterator[tuple[Outcome, Choice]]:
+    """Each file with the choice of findings that holds for it."""
+    choices: dict[str, Choice] = {}
+    sources = []
+    for source in find_sources(arguments.paths, arguments.stdin_filename):
+        if source.given not in choices:
+            choices[source.given] = Choice.of(arguments, nearest(Path(source.given)))
+        if source.named or not choices[source.given].settings.excludes(source.name):
+            sources.append(source)
+    if not sources:
+        (first, *_) = [c.settings for c in choices.values()]
+        raise UserError(f"{first.where('exclude')} it leaves no file to lint; name a file, or exclude less")
+    outcomes = lint([(source, choices[source.given].torch) for source in sources])
+    for source, outcome in zip(sources, outcomes, strict=True):
+        yield outcome, choices[source.given]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which findings the user wants to see: the command line, and where that says nothing, the settings."""
+
+    codes: frozenset[str]
+    mildest: Severity
+    settings: Settings
+    torch: str | None = None  # the release that the user says the scripts are for
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, settings: Settings) -> Choice:
+        """Raises UserError for codes and names that mean no rule, and when no rule is left."""
+        select, ignore = ("--select", arguments.select), ("--ignore", arguments.ignore)
+        chosen = frozenset(NAMES)
+        if select[1] is not None:
+            chosen = matching(select[0], split(select[1]))
+        elif settings.select is not None:
+            chosen = matching(settings.where("select"), settings.select)
+        if ignore[1] is not None:
+            chosen -= matching(ignore[0], split(ignore[1]))
+        else:
+            chosen -= matching(settings.where("ignore"), settings.ignore)
+        if not chosen:
+            raise UserError("--select and --ignore leave no rule to judge by: name at least one that is not ignored")
+        for glob, codes in settings.per_file_ignores:
+            matching(settings.where(f"per-file-ignores {glob!r}"), codes)  # a mistake shows, whatever the glob matches
+        torch = None
+        if arguments.torch is not None:
+            torch = target.parse(arguments.torch, "--torch")
+        elif settings.torch is not None:
+            torch = target.parse(settings.torch, settings.where("torch"))
+        return cls(chosen, Severity(arguments.min_severity or settings.min_severity or "info"), settings, torch)
+
+    @functools.cache  # noqa: B019 - as many choices as paths on the command line
+    def codes_for(self, file: str) -> frozenset[str]:
+        """The rules that the file is judged by."""
+        ignored = self.settings.ignored_in(file)
+        return self.codes - matching(self.settings.where("per-file-ignores"), ignored) if ignored else self.codes
+
+    def shows(self, finding: Finding) -> bool:
+        """Whether the user wants to see it."""
+        return finding.severity.rank >= self.mildest.rank and finding.code in self.codes_for(finding.at.file)
 
 
 @dataclass
@@ -83,53 +175,40 @@ class Result:
     """What linting several files adds up to; a finding in a module that two programs import counts once."""
 
     files: int = 0
-    findings: dict[tuple[str, Location], Finding] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)  # by file name, of the files that were judged
+    findings: dict[tuple[str, Location], tuple[Finding, bool]] = field(default_factory=dict)  # and whether it shows
+    comments: dict[Location, Suppression] = field(default_factory=dict)
+    choices: dict[str, Choice] = field(default_factory=dict)  # by file, of those that were judged themselves
+    texts: dict[str, str] = field(default_factory=dict)
     notes: set[Note] = field(default_factory=set)
     unreadable: list[str] = field(default_factory=list)
 
-    def unsuppressed(self, judged: frozenset[str]) -> list[Finding]:
+    def add(self, outcome: Outcome, choice: Choice) -> None:
+        """Take in what linting one more file gave."""
+        self.files += 1
+        self.choices[outcome.name] = choice
+        for finding in outcome.findings:
+            shown = self.findings.setdefault((finding.code, finding.at), (finding, False))[1] or choice.shows(finding)
+            self.findings[finding.code, finding.at] = (finding, shown)
+        for comment in outcome.comments:
+            self.comments.setdefault(comment.at, comment)
+        self.notes.update(outcome.notes)
+        if outcome.text is not None:
+            self.texts[outcome.name] = outcome.text
+        if outcome.problem is not None:
+            self.unreadable.append(outcome.problem)
+
+    def unsuppressed(self) -> list[Finding]:
         """The findings that no comment accepts, and the comments that accept nothing, in the order of file and line."""
-        imported = {f.at.file for f in self.findings.values()} - set(self.texts)
-        comments = [s for file, text in self.texts.items() for s in suppressions.find(file, text)]
-        elsewhere = [s for file in imported for s in suppressions.find(file, decode(file, Path(file).read_bytes()))]
-        accepted = suppressions.apply(self.findings.values(), comments + elsewhere)
-        stale = suppressions.stale(comments, judged)
-        return sorted(accepted + stale, key=lambda f: (f.at.file, f.at.line, f.at.column, f.code))
+        left = suppressions.apply([f for f, _ in self.findings.values()], list(self.comments.values()))
+        found = [finding for finding in left if self.findings[finding.code, finding.at][1]]
+        for comment in self.comments.values():
+            choice = self.choices.get(comment.at.file)
+            if choice is not None:  # whether a comment in a module is of use shows when the module itself is linted
+                judged = choice.codes_for(comment.at.file) & READER_CODES
+                found += filter(choice.shows, suppressions.stale([comment], judged))
+        return sorted(found, key=lambda f: (f.at.file, f.at.line, f.at.column, f.code))
 
 
-def choose(select: str | None, ignore: str | None) -> tuple[Rule, ...]:
-    """The rules that the options name. Raises UserError for a code that begins no rule's code."""
-    every = {rule.code for rule in RULES}
-    chosen = (every if select is None else _matching("--select", select)) - _matching("--ignore", ignore or "")
-    if not chosen:
-        raise UserError("--select and --ignore leave no rule to judge by: name at least one that is not ignored")
-    return tuple(rule for rule in RULES if rule.code in chosen)
-
-
-def _matching(option: str, codes: str) -> set[str]:
-    matching: set[str] = set()
-    for prefix in filter(None, (code.strip().upper() for code in codes.split(","))):
-        named = {rule.code for rule in RULES if rule.code.startswith(prefix)}
-        if not named:
-            raise UserError(f"{option} {prefix}: no rule has a code that begins so; `fsdp2 explain` lists the rules")
-        matching |= named
-    return matching
-
-
-def _lint(source: Source, rules: tuple[Rule, ...], result: Result) -> None:
-    result.files += 1
-    try:
-        content = source.content()
-        if not source.named and not mentions_api(content):
-            return  # met in a folder and of no interest; a file that was named is read whatever it holds
-        text = decode(source.name, content)
-        reading = read(Path(source.name), text=text)
-    except UserError as error:
-        result.unreadable.append(str(error))
-        return
-    result.texts[source.name] = text
-    for trace in reading.traces:
-        result.notes |= set(trace.notes)
-    for finding in judge(reading.traces, rules):
-        result.findings.setdefault((finding.code, finding.at), finding)
+def _counted(findings: Sequence[Finding]) -> list[tuple[str, int]]:
+    """How many findings of each rule, the most frequent first."""
+    return sorted(Counter(f.code for f in findings).items(), key=lambda pair: (-pair[1], pair[0]))

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
 from .findings import Finding, Severity
+from .sources import decode
 
 TEXT_LIMIT = 50  # findings shown as text; an agent's context is finite, and JSON has them all
+LINE_LIMIT = 200  # characters of a source line
 
 
-def page(finding: Finding) -> str:
-    """The rule's page, relative to the skill's folder."""
-    return f"references/rules/{finding.code}-{finding.name}/page.md"
+class Lines:
+    """The lines of source files, each file read once. `texts` are those at hand, such as that of standard input."""
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._lines = {file: _split(text) for file, text in (texts or {}).items()}
+
+    def __call__(self, file: str, line: int) -> str:
+        """The text of a line, counted from 1; empty where there is none."""
+        if file not in self._lines:
+            try:
+                self._lines[file] = _split(decode(file, Path(file).read_bytes()))
+            except (OSError, ValueError, UserError):  # gone since, or never was a file of text
+                self._lines[file] = []
+        lines = self._lines[file]
+        return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def page(code: str, name: str) -> str:
+    """A rule's page, relative to the skill's folder."""
+    return f"references/rules/{code}-{name}/page.md"
+
+
+def printable(text: str) -> str:
+    """`text` on one line, such as the name of a file, which may hold any character but `/` and NUL."""
+    return text if text.isprintable() else text.encode("unicode_escape", "surrogatepass").decode()
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
@@ -28,26 +54,30 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "column": finding.at.column,
         "message": finding.message,
         "clause": finding.clause,
-        "page": page(finding),
+        "page": page(finding.code, finding.name),
         "related": [{"file": at.file, "line": at.line, "message": word} for at, word in finding.related],
         "ranks": list(finding.ranks),
         "fix": None,
     }
 
 
-def as_text(findings: Sequence[Finding]) -> list[str]:
-    """The findings as lines: place, code and message, then the source line and the other places involved."""
+def as_text(findings: Sequence[Finding], line_of: Callable[[str, int], str] | None = None) -> list[str]:
+    """The findings as lines: place, code and message, then the source line and the other places involved.
+
+    `line_of` gives a line of a file; without it, files are read.
+    """
+    line_of = line_of or Lines()
     lines: list[str] = []
     for finding in findings[:TEXT_LIMIT]:
         at = finding.at
         ranks = f" (rank {', '.join(map(str, finding.ranks))})" if finding.ranks else ""
         lines.append(
-            f"{at.file}:{at.line}:{at.column}: {finding.code} {finding.severity.value}: {finding.message} "
+            f"{printable(at.file)}:{at.line}:{at.column}: {finding.code} {finding.severity.value}: {finding.message} "
             f"[{finding.name}]{ranks}"
         )
-        if source := _source_line(at.file, at.line):
-            lines.append(f"    {at.line} | {source}")
-        lines += [f"    {place}: {word}" for place, word in finding.related]
+        if source := line_of(at.file, at.line).strip():
+            lines.append(f"    {at.line} | {source if len(source) <= LINE_LIMIT else source[:LINE_LIMIT] + ' ...'}")
+        lines += [f"    {printable(str(place))}: {word}" for place, word in finding.related]
     if len(findings) > TEXT_LIMIT:
         lines.append(f"... and {len(findings) - TEXT_LIMIT} more; --format json has them all")
     return lines
@@ -66,9 +96,5 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _source_line(file: str, line: int) -> str:
-    try:
-        lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # read from standard input, or gone since
-        return ""
-    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+def _split(text: str) -> list[str]:
+    return re.split(r"\r\n|\r|\n", text)  # as Python counts lines; `splitlines` knows more ends of line

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,24 +12,46 @@ from pathlib import Path
 
 from .errors import UserError
 
-SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}  # folders; also those that begin with a dot
+# Folders that hold no source of the project; also those that begin with a dot, and virtual environments by any name.
+SKIPPED = {"__pycache__", "__pypackages__", "_build", "buck-out", "build", "dist", "node_modules", "site-packages"}
+SIZE_LIMIT = 5_000_000  # bytes; what is larger was not written by hand, and its syntax tree takes gigabytes
+
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-_.a-zA-Z0-9]+)")  # the encoding declaration of PEP 263
+
+
+class TooLarge(UserError):
+    """The file is no source that somebody wrote."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file to look at; `path` is None for standard input, `named` when the user gave it, not a folder above it."""
+    """A file to look at, found by the path `given` on the command line.
+
+    `path` is None for standard input; `named` when the user gave it, not a folder above it.
+    """
 
     name: str
     path: Path | None
     named: bool
+    given: str = ""
+    problem: str = ""  # why it cannot be read, where that is known already
 
     def content(self) -> bytes:
-        """The bytes of the file. Raises UserError when they cannot be read."""
+        """The bytes of the file. Raises UserError when they cannot be read, TooLarge among them."""
+        if self.problem:
+            raise UserError(self.problem)
         if self.path is None:
             if sys.stdin is None:
                 raise UserError("standard input is closed; expected a Python file there")
             return sys.stdin.buffer.read()
         try:
+            status = self.path.stat()
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+                raise UserError(f"{self.name}: not a regular file; expected a Python file, or - for standard input")
+            if status.st_size > SIZE_LIMIT:
+                raise TooLarge(
+                    f"{self.name}: larger than {SIZE_LIMIT // 1_000_000} MB; expected Python source written by hand"
+                )
             return self.path.read_bytes()
         except OSError as error:
             raise UserError(f"{self.name}: cannot be read: {error.strerror}; expected a Python file") from error
@@ -42,35 +66,69 @@ def find_sources(paths: Sequence[str], stdin_filename: str | None = None) -> Ite
     seen: set[str] = set()
     for given in paths:
         if given == "-":
-            yield Source(stdin_filename or "<stdin>", None, named=True)
+            yield Source(stdin_filename or "<stdin>", None, named=True, given=stdin_filename or ".")
             continue
-        path = Path(given)
-        if not path.exists():
+        if not os.path.lexists(given):  # a broken link exists, and is told to be unreadable
             raise UserError(f"{given}: no such file or folder; expected Python files, folders that hold some, or -")
-        files = sorted(_below(path)) if path.is_dir() else [path]
-        if not files:
-            raise UserError(f"{given}: no Python files in this folder; expected at least one *.py below it")
-        for file in files:
-            if (real := os.path.realpath(file)) not in seen:  # `Path.resolve` raises for a link to itself
+        is_folder = Path(given).is_dir()
+        empty = True
+        for found in _below(given, given) if is_folder else [Source(given, Path(given), named=True, given=given)]:
+            empty = False
+            real = os.path.realpath(found.name)
+            if real not in seen:
                 seen.add(real)
-                yield Source(str(file), file, named=file == path)
+                yield found
+        if empty:
+            raise UserError(f"{given}: no Python files in this folder; expected at least one *.py below it")
 
 
 def decode(name: str, content: bytes) -> str:
-    """The text of a source file. Raises UserError when it is not UTF-8."""
+    """The text of a source file: UTF-8, or what its encoding declaration (PEP 263) says.
+
+    Raises UserError when it is not in that encoding.
+    """
+    encoding = "utf-8-sig"
+    for line in content.split(b"\n", 2)[:2]:
+        if match := _CODING.match(line):
+            encoding = match[1].decode()
+            break
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        encoding = "utf-8-sig"
     try:
-        return content.decode("utf-8-sig")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line_number = content.count(b"\n", 0, error.start) + 1
+        shown = "UTF-8" if encoding == "utf-8-sig" else encoding
         raise UserError(
-            f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}); expected Python source"
+            f"{name}:{line_number}: not {shown} (byte 0x{content[error.start]:02x}); expected Python source"
         ) from error
+    except (LookupError, ValueError) as error:  # no such encoding, or one that does not make text of bytes
+        raise UserError(f"{name}: {encoding!r} is no encoding of text; expected Python source") from error
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder):
-        is_environment = "pyvenv.cfg" in files
-        folders[:] = [] if is_environment else [f for f in folders if f not in SKIPPED and not f.startswith(".")]
-        yield from (
-            Path(parent, f) for f in files if f.endswith(".py") and not f.startswith(".") and not is_environment
-        )
+def _below(folder: str, given: str) -> Iterator[Source]:
+    """The Python files in a folder, in the order of their names; links to folders are not followed."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        problem = f"{folder}: cannot be listed: {error.strerror}; expected a folder that can be read"
+        yield Source(folder, Path(folder), named=False, given=given, problem=problem)
+        return
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        path = os.path.normpath(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name not in SKIPPED:
+                yield from _below(path, given)
+        elif entry.name.endswith(".py") and _is_regular(entry):
+            yield Source(path, Path(path), named=False, given=given)
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself
+        return False

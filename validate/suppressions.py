@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from .events import Location
 from .findings import Finding, Severity
 from .rules import RULES
+
+UNUSED = ("FS001", "unused-suppression")  # code and name of what is said of a comment that accepts nothing
 
 _COMMENT = re.compile(r"#\s*fsdp2:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?")
 
@@ -36,10 +38,12 @@ class Suppression:
 
 def find(file: str, text: str) -> list[Suppression]:
     """The suppressions in a file's comments; those in strings are not comments."""
+    if not _COMMENT.search(text):
+        return []  # nearly every file, and telling tokens apart takes longer than parsing
     found: list[Suppression] = []
     statement: list[tuple[int, int, tuple[str, ...]]] = []
     first_line: int | None = None
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in _tokens(text):
         if token.type == tokenize.COMMENT:
             if match := _COMMENT.search(token.string):
                 codes = tuple(code.strip() for code in (match["codes"] or "").split(",") if code.strip())
@@ -51,6 +55,13 @@ def find(file: str, text: str) -> list[Suppression]:
                 found.append(Suppression(Location(file, line, column), first_line or line, token.start[0], codes))
             statement, first_line = [], None
     return found
+
+
+def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    try:
+        yield from tokenize.generate_tokens(io.StringIO(text, newline=None).readline)
+    except (tokenize.TokenError, SyntaxError):
+        return  # it refuses a few things that the parser takes; what came before holds
 
 
 def apply(findings: Iterable[Finding], suppressions: list[Suppression]) -> list[Finding]:
@@ -85,4 +96,4 @@ def stale(suppressions: list[Suppression], judged: frozenset[str]) -> list[Findi
 
 def _finding(suppression: Suppression, why: str) -> Finding:
     message = f"this suppression suppresses nothing: {why}"
-    return Finding("FS001", "unused-suppression", Severity.WARN, 0, message, suppression.at)
+    return Finding(*UNUSED, Severity.WARN, 0, message, suppression.at)

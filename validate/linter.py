@@ -1,0 +1,99 @@
+"""Linting files: each is read, judged and searched for suppressions, in several processes where that pays."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import suppressions
+from .errors import UserError
+from .events import Location
+from .findings import Finding
+from .reader import mentions_api, read
+from .rules import RULES, judge
+from .sources import Source, TooLarge, decode
+from .suppressions import Suppression
+from .trace import Note
+from .workers import map_forked
+
+# Collections of garbage: syntax trees are many objects and no garbage, and looking for some doubles the time to parse.
+SELDOM = (200_000, 20, 100)
+PARALLEL_FROM = 150_000  # bytes to read closely; below, starting processes takes longer than they save
+
+
+@dataclass
+class Outcome:
+    """What linting one file gave, suppressed findings included.
+
+    `comments`: the suppressions in the file and in each module of the project that a finding is in.
+    `text`: that of standard input, which nobody can read again.
+    """
+
+    name: str
+    findings: list[Finding] = field(default_factory=list)
+    comments: list[Suppression] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    text: str | None = None
+    problem: str | None = None  # why it could not be linted
+
+
+def lint(sources: Sequence[tuple[Source, str | None]]) -> list[Outcome]:
+    """Lint each file by the whole rule book, for the release of torch beside it; one outcome a file, in order."""
+    contents = [_content(source) for source, _ in sources]
+    todo = [
+        (source, content, torch)
+        for (source, torch), content in zip(sources, contents, strict=True)
+        if not isinstance(content, Outcome)
+    ]
+    todo.sort(key=lambda one: -len(one[1]))  # the longest first, so that the processes end together
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
+    try:
+        if sum(len(content) for _, content, _ in todo) < PARALLEL_FROM or len(todo) < 2:
+            judged = [lint_one(*one) for one in todo]
+        else:
+            judged = map_forked(lambda one: lint_one(*one), todo, _crashed)
+    finally:
+        gc.set_threshold(*thresholds)
+    by_name = {outcome.name: outcome for outcome in judged}
+    return [c if isinstance(c, Outcome) else by_name[s.name] for (s, _), c in zip(sources, contents, strict=True)]
+
+
+def _content(source: Source) -> bytes | Outcome:
+    """The file's content, or the outcome where that needs no reading."""
+    try:
+        content = source.content()
+    except TooLarge as error:
+        if source.named:
+            return Outcome(source.name, problem=str(error))
+        return Outcome(source.name, notes=[Note(Location(source.name, 1), "the file is too large to be source")])
+    except UserError as error:
+        return Outcome(source.name, problem=str(error))
+    # Met in a folder and of no interest, or named and then read whatever it holds.
+    return content if source.named or mentions_api(content) else Outcome(source.name)
+
+
+def lint_one(source: Source, content: bytes, torch: str | None = None) -> Outcome:
+    """Lint one file by the whole rule book. Never raises: what went wrong is the outcome's `problem`."""
+    outcome = Outcome(source.name)
+    try:
+        text = decode(source.name, content)
+        if source.path is None:
+            outcome.text = text
+        reading = read(Path(source.name), text=text, torch=torch)
+        outcome.findings = judge(reading.traces, RULES)
+        outcome.notes = [note for trace in reading.traces for note in trace.notes]
+        outcome.comments = suppressions.find(source.name, text)
+        for file in {finding.at.file for finding in outcome.findings} - {source.name}:
+            outcome.comments += suppressions.find(file, decode(file, Path(file).read_bytes()))
+    except UserError as error:
+        outcome.problem = str(error)
+    except Exception as error:  # ours, not the user's; the other files are judged all the same
+        outcome.problem = f"{source.name}: the linter failed ({type(error).__name__}: {error}); please report it"
+    return outcome
+
+
+def _crashed(one: tuple[Source, bytes, str | None]) -> Outcome:
+    return Outcome(one[0].name, problem=f"{one[0].name}: the linter's process died; please report it")
