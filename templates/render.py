@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..validate import header
 from ..validate.errors import UserError
 from .mesh import DIMS, example_ranks, parse_mesh
+from .models import as_source
 from .options import OPTIONS, Answers
+
+if TYPE_CHECKING:
+    import jinja2
 
 SCRIPT = Path(__file__).with_name("script")
 
-PROOF_ARGS = (
-    *("--steps", "8", "--checkpoint-interval", "3", "--global-batch", "8", "--micro-batch", "2", "--seq-len", "32"),
-    *("--layers", "2", "--width", "32"),
-)
+PROOF_ARGS = (*("--steps", "8", "--checkpoint-interval", "3", "--micro-batch", "2", "--seq-len", "32"),)
 """A run of a few seconds that accumulates gradients, drops out, and saves in the middle and at its end."""
+
+PROOF_GPT = ("--layers", "2", "--width", "32")
+"""The built-in model's size; any other has the size that it has."""
+
+PROOF_VOCABULARY = ("--vocab-size", "256")
+"""Small too, where it is not that of bytes; data with more tokens needs `--vocab-size` after it."""
 
 
 def version() -> str:
@@ -29,20 +38,25 @@ def version() -> str:
     return match[1]
 
 
-def render(answers: Answers) -> str:
-    """The script for a valid set of answers. Raises UserError when jinja2 is missing."""
+@functools.cache  # it keeps the templates compiled
+def environment(folder: Path) -> jinja2.Environment:
+    """Renders the templates of a folder. Raises UserError when jinja2 is missing."""
     try:
         import jinja2
     except ModuleNotFoundError as error:
         raise UserError("jinja2 is not installed in this environment; expected jinja2 3.1 or newer") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(SCRIPT),
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Python source, not HTML
     )
+
+
+def render(answers: Answers) -> str:
+    """The script for a valid set of answers. Raises UserError when jinja2 is missing."""
     mesh = parse_mesh(answers["mesh"])
     block = header.Header(
         version=version(),
@@ -50,18 +64,27 @@ def render(answers: Answers) -> str:
         digest="",
         checkpoint_arg="--checkpoint-dir",
         steps_arg="--steps",
-        proof_args=PROOF_ARGS,
+        proof_args=(
+            *PROOF_ARGS,
+            *(PROOF_GPT if answers["model"] == "gpt" else ()),
+            *(() if answers["dataset"] == "bytes" else PROOF_VOCABULARY),
+        ),
     )
     undigested = header.render(block)
-    text = environment.get_template("train.py.jinja").render(
-        {
-            **answers,
-            "header": undigested,
-            "mesh": {dim: mesh.get(dim, 0) for dim in DIMS},
-            "dims": list(mesh),
-            "ranks": example_ranks(mesh),
-            "policy": _policy(answers, mesh),
-        }
+    text = (
+        environment(SCRIPT)
+        .get_template("train.py.jinja")
+        .render(
+            {
+                **answers,
+                **as_source(answers["model"], answers["block"]),
+                "header": undigested,
+                "mesh": {dim: mesh.get(dim, 0) for dim in DIMS},
+                "dims": list(mesh),
+                "ranks": example_ranks(mesh),
+                "policy": _policy(answers, mesh),
+            }
+        )
     )
     return text.replace(undigested, header.render(dataclasses.replace(block, digest=header.digest(text))), 1)
 

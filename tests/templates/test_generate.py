@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import random
 import re
 import stat
 import subprocess
@@ -15,15 +16,15 @@ from pytorch_fsdp2_dcp.templates.options import OPTIONS, answer
 from pytorch_fsdp2_dcp.templates.render import SCRIPT, render, version
 from pytorch_fsdp2_dcp.validate import header
 
+from ..combinations import Row
 from ..commands import SKILL, assert_refused, fsdp2
+from .inputs import own_modules, packages
+from .rows import TABLE, covering, sample, spelled, works
 
-COMBINATIONS = [
-    dict(zip((option.name for option in OPTIONS), values, strict=True))
-    for values in itertools.product(*(option.examples for option in OPTIONS))
-]
+LONGEST = 750  # lines, less one, of a script for which everything is chosen at once
 BLOCKS = (
     *("init_distributed", "build_mesh", "build_model_meta", "build_optimizer", "data", "TrainState"),
-    *("Checkpointer", "train_step", "main"),
+    *("Checkpointer", "train_step", "export", "main"),
 )
 FLAGS = (
     *("--data", "--steps", "--global-batch", "--micro-batch", "--seq-len", "--lr", "--seed", "--checkpoint-dir"),
@@ -31,36 +32,73 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The script of every combination of the options' examples."""
+@pytest.fixture(
+    scope="module", params=[pytest.param(2, id="pairs"), pytest.param(3, id="triples", marks=pytest.mark.slow)]
+)
+def scripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Row]:
+    """The scripts of combinations that hold every pair, or triple, of the options' examples."""
     folder = tmp_path_factory.mktemp("scripts")
-    paths = []
-    for number, chosen in enumerate(COMBINATIONS):
-        paths.append(folder / f"train_{number}.py")
-        paths[-1].write_text(render(answer(chosen)))
-    return paths
+    rows = {folder / f"train_{number}.py": row for number, row in enumerate(covering(request.param).rows)}
+    for script, row in rows.items():
+        script.write_text(render(answer(row)))
+    return rows
 
 
-def test_every_script_is_short_and_has_its_blocks_in_order(scripts: list[Path]) -> None:
-    for script in scripts:
+@pytest.mark.parametrize("strength", [2, 3])
+def test_the_combinations_hold_every_example_and_what_they_leave_out_is_refused(strength: int) -> None:
+    """Whatever the other options are: tried with two hundred random ones for each."""
+    rows, left_out = covering(strength).rows, covering(strength).left_out
+    assert {chosen for row in rows for chosen in row.items()} == {(o, v) for o, vs in TABLE.items() for v in vs}
+    dice = random.Random(strength)
+    for impossible in left_out:
+        for _ in range(200):
+            row = {name: dice.choice(values) for name, values in TABLE.items()} | impossible
+            assert not works(row), f"{spelled(row)} works, but {impossible} is in no combination"
+
+
+def test_every_script_is_short_and_has_its_blocks_in_order(scripts: dict[Path, Row]) -> None:
+    for script, row in scripts.items():
         text = script.read_text()
-        assert len(text.splitlines()) < 400
-        assert tuple(re.findall(r"^# --- (\w+) ---$", text, re.MULTILINE)) == BLOCKS
+        assert len(text.splitlines()) < LONGEST, spelled(row)
+        blocks = [block for block in BLOCKS if block != "export" or row["export"] != "none"]
+        assert re.findall(r"^# --- (\w+) ---$", text, re.MULTILINE) == blocks
 
 
-def test_every_script_carries_its_answers_and_how_to_drive_it(scripts: list[Path]) -> None:
-    for script, chosen in zip(scripts, COMBINATIONS, strict=True):
+@pytest.mark.parametrize("async_mode", ["disabled", "async"])
+def test_a_script_with_nothing_else_chosen_is_under_400_lines(async_mode: str) -> None:
+    assert len(render(answer({"async_mode": async_mode})).splitlines()) < 400
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_script_for_which_one_thing_is_chosen_is_under_500_lines(name: str) -> None:
+    """Pinned memory is another: with it, any mesh."""
+    for value in TABLE[name]:
+        chosen = {name: value, "block": "my_model:Block"} if value.startswith("my_model") else {name: value}
+        if works({**answer({}), **chosen}):
+            assert len(render(answer(chosen)).splitlines()) < 500, spelled({**answer({}), **chosen})
+
+
+@pytest.mark.slow
+def test_three_thousand_random_combinations_render_and_compile() -> None:
+    for row in itertools.islice(sample(seed=0), 3000):
+        text = render(answer(row))
+        compile(text, spelled(row), "exec")
+        assert len(text.splitlines()) < LONGEST, spelled(row)
+
+
+def test_every_script_carries_its_answers_and_how_to_drive_it(scripts: dict[Path, Row]) -> None:
+    for script, row in scripts.items():
         text = script.read_text()
         carried = header.parse(text)
         assert carried is not None
-        assert (carried.answers, carried.version, carried.digest) == (chosen, version(), header.digest(text))
+        assert (carried.version, carried.digest) == (version(), header.digest(text))
+        assert answer(carried.answers) == answer(row)
         own = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
         for flag in (carried.checkpoint_arg, carried.steps_arg, *carried.proof_args[::2]):
-            assert flag.removeprefix("--") in own
+            assert not own.isdisjoint({flag, flag.removeprefix("--")}), spelled(row)
 
 
-def test_every_script_is_clean_and_formatted_by_the_projects_rules_and_by_plain_ones(scripts: list[Path]) -> None:
+def test_every_script_is_clean_and_formatted_by_the_projects_rules_and_by_plain_ones(scripts: dict[Path, Row]) -> None:
     plain = ["--isolated", "--line-length", "120"]
     ours = ["--config", str(SKILL / "pyproject.toml")]
     for arguments in (
@@ -75,13 +113,14 @@ def test_every_script_is_clean_and_formatted_by_the_projects_rules_and_by_plain_
         assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_every_script_needs_torch_and_the_standard_library_alone(scripts: list[Path]) -> None:
-    for script in scripts:
+def test_every_script_needs_torch_the_standard_library_and_what_its_options_ask_for(scripts: dict[Path, Row]) -> None:
+    for script, row in scripts.items():
         for node in ast.walk(ast.parse(script.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                assert name.split(".")[0] in {"torch", *sys.stdlib_module_names}
+                allowed = {"torch", "numpy", *sys.stdlib_module_names, *packages(row), *own_modules(row)}
+                assert name.split(".")[0] in allowed, spelled(row)
 
 
 def test_a_script_has_nothing_of_a_mode_that_was_not_chosen() -> None:
@@ -90,7 +129,7 @@ def test_a_script_has_nothing_of_a_mode_that_was_not_chosen() -> None:
     assert "dcp.save(" not in render(answer({"async_mode": "async"}))
 
 
-def test_the_linter_finds_nothing_in_any_script(scripts: list[Path], tmp_path: Path) -> None:
+def test_the_linter_finds_nothing_in_any_script(scripts: dict[Path, Row], tmp_path: Path) -> None:
     process = fsdp2("lint", *map(str, scripts), cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
 
@@ -122,8 +161,8 @@ def test_an_existing_file_is_left_alone_unless_forced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--mesh", "dp_replicate=2,dp_shard=-1"), ("--mesh", "expected dp_shard=-1")),
-        (("--async-mode", "async_with_pinned_mem"), ("--async-mode", "expected disabled or async")),
+        (("--mesh", "dp_replicate=2"), ("--mesh", "expected dp_shard=SIZE or dp_shard=-1")),
+        (("--async-mode", "pinned"), ("--async-mode", "expected disabled or async or async_with_pinned_mem")),
         (("--out", "no/such/folder/train.py"), ("cannot be written",)),
         (("--out", ".", "--force"), ("cannot be written",)),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
@@ -12,39 +11,22 @@ from types import ModuleType
 
 import pytest
 
-torch = pytest.importorskip("torch")
-import torch.distributed as dist  # noqa: E402
+from .training import TEXT
 
-from .training import SMALL, TEXT, write_script  # noqa: E402
+torch = pytest.importorskip("torch")
+from .loaded import joined, load_script, parse  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The script as a module; nothing of it runs at import."""
-    spec = importlib.util.spec_from_file_location("generated", write_script(tmp_path_factory.mktemp("script")))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def parse(train: ModuleType, monkeypatch: pytest.MonkeyPatch, world: int = 2, rank: int = 0, **options: str):
-    given = {**SMALL, **{f"--{name.replace('_', '-')}": value for name, value in options.items()}}
-    for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(sys, "argv", ["train.py", *(word for pair in given.items() for word in pair)])
-    return train.parse_args()
+    return load_script(tmp_path_factory.mktemp("script"))
 
 
 @pytest.fixture
 def alone(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
     """Arguments in a world of one rank, which has been joined."""
-    args = parse(train, monkeypatch, world=1, checkpoint_dir=str(tmp_path / "checkpoints"))
-    state = torch.random.get_rng_state()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield args
-    dist.destroy_process_group()
-    torch.random.set_rng_state(state)
+    with joined():
+        yield parse(train, monkeypatch, world=1, checkpoint_dir=str(tmp_path / "checkpoints"))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +100,7 @@ def test_ranks_share_the_global_batch_which_depends_on_seed_and_step_alone(
 ) -> None:
     class Mesh:
         def __init__(self, size: int, rank: int) -> None:
-            self.size, self.get_local_rank = (lambda: size), (lambda: rank)
+            self.size, self.get_rank = (lambda: size), (lambda: rank)
 
     def batch(world: int, step: int, **options: str):
         args = parse(train, monkeypatch, world=world, **options)

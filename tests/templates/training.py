@@ -17,10 +17,11 @@ from pytorch_fsdp2_dcp.templates.options import answer
 from pytorch_fsdp2_dcp.templates.render import render
 
 TEXT = Path(__file__).resolve().parents[2] / "README.md"
-SMALL = {
+ANY_MODEL = {
     **{"--data": str(TEXT), "--steps": "12", "--checkpoint-interval": "4", "--global-batch": "8", "--micro-batch": "2"},
-    **{"--seq-len": "32", "--layers": "2", "--width": "32"},
+    "--seq-len": "32",
 }
+SMALL = {**ANY_MODEL, "--layers": "2", "--width": "32"}
 DEADLINE = 120  # seconds; a run takes some five
 
 
@@ -39,6 +40,7 @@ class Training:
     folder: Path
     ranks: int = 2
     options: dict[str, str] = field(default_factory=dict)
+    small: dict[str, str] = field(default_factory=lambda: SMALL)
 
     @property
     def checkpoints(self) -> Path:
@@ -48,10 +50,14 @@ class Training:
     def log(self) -> Path:
         return self.folder / "log.jsonl"
 
+    def arguments(self) -> list[str]:
+        """What the script gets."""
+        options = {**self.small, "--checkpoint-dir": str(self.checkpoints), "--log": str(self.log), **self.options}
+        return [word for pair in options.items() for word in pair]
+
     def command(self) -> list[str]:
-        options = {**SMALL, "--checkpoint-dir": str(self.checkpoints), "--log": str(self.log), **self.options}
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
-        return [*launcher, "--", str(self.script), *(word for pair in options.items() for word in pair)]
+        return [*launcher, "--", str(self.script), *self.arguments()]
 
     @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[str]]:
@@ -83,13 +89,10 @@ class Training:
         return self.records()
 
     def records(self) -> list[dict[str, float]]:
-        """The complete lines of the log, less what depends on the clock."""
-        lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
-        return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_s"} for line in lines]
+        return records_of(self.log)
 
     def saved(self) -> list[str]:
-        """The names of the checkpoint folders, by step."""
-        return sorted((p.name for p in self.checkpoints.glob("step-*")), key=lambda name: int(name[5:]))
+        return saved_in(self.checkpoints)
 
     def wait_for_step(self, step: int, process: subprocess.Popen[str]) -> None:
         """Return once this step is in the log."""
@@ -98,6 +101,17 @@ class Training:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, self.records()
             time.sleep(0.01)
+
+
+def records_of(log: Path) -> list[dict[str, float]]:
+    """The complete lines of a log, less what depends on the clock."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_s"} for line in lines]
+
+
+def saved_in(checkpoints: Path) -> list[str]:
+    """The names of the checkpoint folders, by step."""
+    return sorted((p.name for p in checkpoints.glob("step-*")), key=lambda name: int(name[5:]))
 
 
 def rank_ids(process: subprocess.Popen[str]) -> list[int]:
