@@ -7,7 +7,7 @@ READY := .venv/ready
 # Ranks share two cores with each other on small machines; more threads a rank only get in each other's way.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test check slow format clean
+.PHONY: demo test check slow bench format api clean
 
 demo: $(READY)
 	$(BIN)/python recipes/demo.py
@@ -27,9 +27,17 @@ check: $(READY)
 slow: $(READY)
 	$(BIN)/pytest -m slow
 
+# Ratios, on an idle machine to mean something; README.md has those of one.
+bench: $(READY)
+	$(BIN)/python -m tests.benchmarks
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# After a release of torch: make the linter's table of its API anew (validate/api/extract.py says how).
+api: $(READY)
+	$(BIN)/python -m pytorch_fsdp2_dcp.validate.api.extract
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

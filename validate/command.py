@@ -13,6 +13,7 @@ VERBS = {  # verb: the module that defines it, and what it is for; a module is i
     "lint": (".lint", "find what is wrong in training scripts, without running them"),
     "validate": (".prove", "run a training script and prove that it keeps its promises"),
     "explain": (".explain", "show the page of a rule, or list the rules"),
+    "inspect": (".inspect", "look into a checkpoint: whole or not, what it holds, how it differs from another"),
 }
 
 

@@ -218,6 +218,19 @@ class GroupDestroyed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TorchApiUsed(Event):
+    """A name of torch's distributed API, or an argument of it, that not every release of torch has.
+
+    `name` is dotted, of a method with its class; `argument` the keyword passed to it, or `#3` for the third by
+    position, None where the name itself is what some releases lack. Emitted by the reader only, and not where the
+    program asks first whether torch has it.
+    """
+
+    name: str
+    argument: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalHandled(Event):
     """`signal.signal` installed a handler."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .events import Escaped, Event, Location, Origin, Ref
+from .target import Target
 
 E = TypeVar("E", bound=Event)
 
@@ -28,6 +29,7 @@ class Trace:
     * `ended`: the observer saw the program to its end. When False nothing can be concluded from an event that is
       absent.
     * `ranks`: how many ranks ran (probe), None for the reader.
+    * `target`: the torch that the program is written for (reader).
     """
 
     origin: Origin
@@ -36,6 +38,7 @@ class Trace:
     notes: tuple[Note, ...] = ()
     ended: bool = True
     ranks: int | None = None
+    target: Target | None = None
 
     def of(self, *types: type[E]) -> Iterator[E]:
         """The events of these classes, in order."""

@@ -7,10 +7,12 @@ unknown.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..target import Target
 from ..trace import Trace
 from .program import traces
 from .source import Project, load
@@ -37,14 +39,16 @@ def mentions_api(source: bytes) -> bool:
     return _API.search(source) is not None
 
 
-def read(path: Path, *, text: str | None = None, root: Path | None = None) -> Reading:
+def read(path: Path, *, text: str | None = None, root: Path | None = None, torch: str | None = None) -> Reading:
     """Read the program that starts at `path`, whose content is `text` where given.
 
-    Modules that it imports are looked for in its folder, the folders of its packages, and `root`. Raises UserError with
-    one line when the file is not found, is not UTF-8 or does not parse.
+    Modules that it imports are looked for in its folder, the folders of its packages, and `root`. `torch` is the
+    release that it is written for, where the project's own pin does not count. Raises UserError with one line when the
+    file is not found, is not UTF-8 or does not parse.
     """
     file = load(path, text)
     project = Project.around(path, root)
     found = traces(file, project)
-    kept = [t for t in found if t.events or t.notes or t is found[0]]
+    target = Target(path, text, torch)
+    kept = [dataclasses.replace(t, target=target) for t in found if t.events or t.notes or t is found[0]]
     return Reading(tuple(kept), tuple(sorted({file.name, *project.names()})))

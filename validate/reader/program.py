@@ -85,18 +85,22 @@ def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[
     leave = by_name.get("__exit__") if "__enter__" in by_name else None
     if leave is not None:  # what one of the two begins the other ends
         methods.remove(leave)
+    if not methods:
+        return []
+    walk.start_over()
+    mark = walk.store.mark()
+    made: list[Value] = []
+
+    def construct() -> None:
+        walk.frames.append(Frame(file, scope, walk.store.mark()))
+        made.append(call_value(walk, cls, Call(walk, cls.node, [], {}, open=True)))
+
+    _guarded(walk, construct)
+    built = walk.aside()  # the instance is built once, and each method starts from there
     for node in sorted(methods, key=lambda n: n.name in mentioned):
-        if node in walk.walked:
+        if node in walk.walked and node.name != "__init__":
             continue
-        walk.start_over()
-        mark = walk.store.mark()
-        made: list[Value] = []
-
-        def construct(made: list[Value] = made) -> None:
-            walk.frames.append(Frame(file, scope, walk.store.mark()))
-            made.append(call_value(walk, cls, Call(walk, cls.node, [], {}, open=True)))
-
-        _guarded(walk, construct)
+        walk.go_back(built)
         function = walk.get((cls.scope, node.name))
         receiver = made[0] if made and isinstance(made[0], Obj) else walk.unknown()
         if isinstance(function, Function) and node.name != "__init__":
@@ -107,7 +111,10 @@ def _class(walk: Walk, file: SourceFile, scope: int, cls: Class, mentioned: set[
             )
         elif made:
             found.append(walk.trace(ended=False))
-        walk.store.rollback(mark)
+    if not found and made:  # building it has walked them all
+        walk.go_back(built)
+        found.append(walk.trace(ended=False))
+    walk.store.rollback(mark)
     return found
 
 

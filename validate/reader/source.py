@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
+from ..sources import decode
 
 MODULE_LIMIT = 80  # project modules read for one program
 INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there are libraries, not parts of one project
@@ -46,13 +47,7 @@ def _text(path: Path, name: str) -> str:
         raise UserError(f"{name}: no such file; expected a Python file") from error
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {error.strerror}; expected a Python file") from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}); expected Python source"
-        ) from error
+    return decode(name, content)
 
 
 def _parse(text: str, name: str) -> ast.Module:
@@ -67,6 +62,7 @@ class Project:
 
     folders: list[Path]
     _files: dict[Path, SourceFile | None] = field(default_factory=dict)
+    _found: dict[tuple[str, ...], Path | None] = field(default_factory=dict)  # what each name is, looked up once
 
     @classmethod
     def around(cls, entry: Path, root: Path | None) -> Project:
@@ -113,6 +109,10 @@ class Project:
         """The names of the files read so far."""
         return [file.name for file in self._files.values() if file is not None]
 
+    def trees(self) -> list[ast.Module]:
+        """The trees of the files read so far."""
+        return [file.tree for file in self._files.values() if file is not None]
+
     def _load(self, path: Path) -> SourceFile | None:
         if path.is_dir():
             return SourceFile(path, _shown(path), ast.Module([], []))
@@ -121,8 +121,14 @@ class Project:
         tree = _parsed(path, path.stat().st_mtime_ns)
         return SourceFile(path, _shown(path), tree) if tree is not None else None
 
+    def _below(self, folder: Path, parts: list[str]) -> Path | None:
+        key = (str(folder), *parts)
+        if key not in self._found:
+            self._found[key] = self._look(folder, parts)
+        return self._found[key]
+
     @staticmethod
-    def _below(folder: Path, parts: list[str]) -> Path | None:
+    def _look(folder: Path, parts: list[str]) -> Path | None:
         path = folder.joinpath(*parts)
         if parts and (file := path.with_name(path.name + ".py")).is_file() and not (path / "__init__.py").is_file():
             return file

@@ -15,6 +15,7 @@ from .loading import LoadedButNotApplied, OptimizerLoadedLazily
 from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
 from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
 from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
+from .versions import NewerThanPinnedTorch, NoSuchApi
 
 RULES: tuple[Rule, ...] = (
     DeviceNotSet(),
@@ -31,6 +32,8 @@ RULES: tuple[Rule, ...] = (
     LoadedButNotApplied(),
     AsyncSaveNotAwaited(),
     AsyncSavesOverlap(),
+    NewerThanPinnedTorch(),
+    NoSuchApi(),
 )
 
 

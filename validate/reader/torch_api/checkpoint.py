@@ -232,7 +232,7 @@ def _common(call: Call, value: Value | None) -> dict[str, Any]:
     _DCP + "filesystem.FileSystemReader",
 )
 def _storage(call: Call) -> Value:
-    made = call.walk.unknown(External(_DCP + "FileSystemWriter"))
+    made = call.walk.unknown(External(call.name))
     path = call.get(0, "path")
     if path is not None:
         call.walk.store.set((made.id, ".path"), path)

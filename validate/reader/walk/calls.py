@@ -30,6 +30,7 @@ from ..values import (
     single,
     union,
 )
+from . import uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -49,6 +50,8 @@ class Call:
     kwargs: dict[str, Value]
     open: bool = False
     name: str = ""  # the canonical name, when a library's function is called
+    doubted: frozenset[str] = frozenset()  # keywords from a dictionary that may have been built without them
+    one_of_several: bool = False  # what is called is one of several things that it may be
 
     def get(self, position: int | None, name: str) -> Value | None:
         """An argument by position or name; None when it was not given."""
@@ -93,9 +96,11 @@ def call_expression(walk: Walk, node: ast.Call) -> Value:
             continue
         content = walk.items(value) if isinstance(value, Obj) else None
         call.open = call.open or content is None or not content.exact
+        written = walk.literals.get(value.id, frozenset()) if isinstance(value, Obj) else frozenset()
         for key, given in content.items if content is not None else ():
             if isinstance(name := single(key), str):
                 call.kwargs[name] = given
+                call.doubted |= {name} - written
     return call_value(walk, callee, call)
 
 
@@ -105,7 +110,10 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
         sides = [
             (path, (), lambda v=v: call_value(walk, v, call)) for path, v in callee.members if not isinstance(v, Const)
         ]
-        return union(walk.fork(sides)) if sides else walk.unknown()
+        if not sides:
+            return walk.unknown()
+        call.one_of_several = True
+        return union(walk.fork(sides))
     if isinstance(callee, Function):
         return invoke(walk, callee, call)
     if isinstance(callee, Bound):
@@ -114,10 +122,12 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
         return instantiate(walk, callee, call)
     if isinstance(callee, Partial):
         kwargs = {**dict(callee.kwargs), **call.kwargs}
-        return call_value(walk, callee.function, Call(walk, call.node, [*callee.args, *call.args], kwargs, call.open))
+        whole = Call(walk, call.node, [*callee.args, *call.args], kwargs, call.open, doubted=call.doubted)
+        return call_value(walk, callee.function, whole)
     if isinstance(callee, External):
         handler = API.get(callee.name) or API.get(callee.name.rpartition(".")[0] + ".*")
         call.name = callee.name
+        uses.called(call, callee.name)
         return handler(call) if handler is not None else call_library(call, callee.name)
     if isinstance(callee, Method):
         return _call_method(walk, callee, call)
@@ -135,6 +145,8 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         if callee.name == "__init__" and isinstance(receiver.receiver, Obj):
             return NONE
         receiver = receiver.receiver
+    else:
+        uses.method_called(call, receiver, callee.name)
     what = walk.what(receiver)
     if what is not None and isinstance(receiver, Obj):
         handler = METHODS.get((what, callee.name))
@@ -347,6 +359,7 @@ def parameter_value(walk: Walk, parameter: ast.arg) -> Value:
     if isinstance(annotation, ast.Name | ast.Attribute):
         named = _annotation(walk, annotation)
         if isinstance(named, External):
+            uses.annotated(walk, made, named)
             what = _ANNOTATED.get(named.name)
             if what is None and named.name.startswith("torch.optim.lr_scheduler."):
                 what = What.SCHEDULER

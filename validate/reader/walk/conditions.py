@@ -200,6 +200,7 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
         value = ranks.pop()  # a comparison of the rank, or a constant where there is but one: the condition is that
         flip = value.flip
     condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
+    walk.tests[condition] = (node, walk.frame.file.tree)
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
     return (Step(condition, not flip, words[0]),), (Step(condition, flip, words[1]),)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, Ref
+from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, Ref, TorchApiUsed
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
@@ -111,6 +111,19 @@ class _Pending:
     scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
 
 
+@dataclass
+class Seen:
+    """What a walk has seen up to some point, apart from what is in its store."""
+
+    pending: list[_Pending]
+    notes: dict[Note, None]
+    left_early: list[tuple[int, Path, int]]
+    escapes: dict[int, tuple[int, Path]]
+    at_exit: list[Callable[[], None]]
+    holders: dict[int, set[int]]
+    modules: dict[int, Obj]
+
+
 class Walk:
     """One walk through one program."""
 
@@ -156,6 +169,15 @@ class Walk:
         self.exits = 0  # ends of the program that were walked
         self.captured: set[int] = set()  # scopes that a function or class defined in them still sees
         self.costs: dict[ast.AST, Cost] = {}
+        # For `uses`: undecided conditions and their files, the `try` statements whose bodies are being walked, the uses
+        # told, the names that the program asked for, what was found out about each file, and keys of literal dicts.
+        self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
+        self.trying: list[ast.Try] = []
+        self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
+        self.api_asked: set[str] = set()
+        self.api_facts: dict[ast.Module, object] = {}
+        self.literals: dict[int, frozenset[str]] = {}
+        self.among = False  # what is being looked at is one of several things that a value may be
 
     # --- identities ---
 
@@ -336,7 +358,7 @@ class Walk:
         """This happens here."""
         path = self.path
         self.exits += cls is Exited
-        self.told += cls is not Escaped
+        self.told += cls is not Escaped and cls is not TorchApiUsed
         when = Circumstances(loop=self.loops > 0)
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
         self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))
@@ -489,6 +511,23 @@ class Walk:
         self.in_entry = False
         self.spent += self.statements
         self.statements, self.limit = 0, min(ALONE_LIMIT, max(0, STATEMENT_LIMIT - self.spent))
+
+    def aside(self) -> Seen:
+        """What was seen so far, for several continuations that `go_back` to here."""
+        holders = {inner: set(outers) for inner, outers in self.holders.items()}
+        return Seen(
+            list(self._pending), dict(self._notes), list(self.left_early), dict(self._escapes),
+            list(self.at_exit), holders, dict(self.modules),
+        )  # fmt: skip
+
+    def go_back(self, seen: Seen) -> None:
+        """Start over with what was seen before; the store's cells are the caller's to roll back."""
+        self.start_over()
+        self._pending = [dataclasses.replace(pending) for pending in seen.pending]
+        self._notes, self.left_early = dict(seen.notes), list(seen.left_early)
+        self._escapes, self.at_exit = dict(seen.escapes), list(seen.at_exit)
+        self.holders = {inner: set(outers) for inner, outers in seen.holders.items()}
+        self.modules = dict(seen.modules)
 
     def trace(self, ended: bool) -> Trace:
         """All that was seen, without the escapes of objects that no other event mentions."""

@@ -119,7 +119,11 @@ def _dict(walk: Walk, node: ast.Dict) -> Value:
         content = walk.items(merged) if isinstance(merged, Obj) else None
         exact = exact and content is not None and content.exact
         items.update(content.items if content is not None else ((walk.sym(), merged),))
-    return walk.new_dict(items.items(), exact)
+    made = walk.new_dict(items.items(), exact)
+    walk.literals[made.id] = frozenset(
+        k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)
+    )
+    return made
 
 
 @expression(ast.Lambda)

@@ -9,12 +9,14 @@ from pathlib import Path
 from ..names import canonical
 from ..source import SourceFile
 from ..values import Const, External, Namespace, Value
+from . import uses
 from .core import Frame, Walk, statement
 
 
 @statement(ast.Import)
 def _import(walk: Walk, node: ast.Import) -> bool:
     for alias in node.names:
+        uses.named(walk, alias.name, alias, imported=True)
         top = alias.name.partition(".")[0]
         if alias.asname is not None:
             value = module(walk, alias.name, node)
@@ -37,6 +39,7 @@ def _import_from(walk: Walk, node: ast.ImportFrom) -> bool:
         outer: Value = namespace(walk, path, name, node) if path is not None else External(name)
     else:
         outer = module(walk, node.module or "", node)
+    is_lacked = isinstance(outer, External) and uses.named(walk, outer.name, node, imported=True)
     for alias in node.names:
         if alias.name == "*":
             if isinstance(outer, Namespace):
@@ -48,6 +51,8 @@ def _import_from(walk: Walk, node: ast.ImportFrom) -> bool:
                     node, f"`from {node.module} import *` of a library brings names that the reader does not know"
                 )
             continue
+        if isinstance(outer, External) and not is_lacked:
+            uses.named(walk, f"{outer.name}.{alias.name}", alias, imported=True)
         value = from_namespace(walk, outer, alias.name, node) if isinstance(outer, Namespace) else External(
             canonical(f"{getattr(outer, 'name', '')}.{alias.name}")
         )  # fmt: skip

@@ -26,6 +26,7 @@ from ..values import (
     members,
     union,
 )
+from . import uses
 from .classes import lineage
 from .core import Walk
 
@@ -36,8 +37,10 @@ ATTRIBUTES: dict[tuple[What, str], Callable[[Walk, Obj, ast.AST], Value]] = {}
 def attribute(walk: Walk, value: Value, name: str, node: ast.AST, called: bool = False) -> Value:
     """`value.name`; `called` when it is about to be called, so that what has no source is a method."""
     if isinstance(value, Union):
-        return union([(path, attribute(walk, v, name, node, called)) for path, v in members(value)])
+        with walk.restored("among", True):
+            return union([(path, attribute(walk, v, name, node, called)) for path, v in members(value)])
     if isinstance(value, External):
+        uses.named(walk, f"{value.name}.{name}", node)
         return External(canonical(f"{value.name}.{name}"))
     if isinstance(value, Namespace):
         from .imports import from_namespace
@@ -72,6 +75,7 @@ def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> 
         found = _of_class(walk, obj.cls, obj, name, node)
         if found is not None:
             return found
+    uses.member(walk, obj, name, node, called)
     what = walk.what(obj)
     assert what is not None
     special = ATTRIBUTES.get((what, name))

@@ -394,9 +394,11 @@ def _try(walk: Walk, node: ast.Try) -> bool:
     base, mark = walk.path, walk.store.mark()
     raised: list[End] = []
     walk.caught.append(raised)
+    walk.trying.append(node)
     try:
         fell = walk.execute(node.body)
     finally:
+        walk.trying.pop()
         walk.caught.pop()
     after = walk.path
     ends: list[End] = []

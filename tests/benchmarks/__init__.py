@@ -1,0 +1,1 @@
+"""What the generated scripts cost, as ratios. No tests: `make bench` runs them, and README.md has the figures."""

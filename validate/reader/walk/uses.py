@@ -1,0 +1,351 @@
+"""Uses of torch's distributed API that not every release of torch allows.
+
+Most uses are the same in all releases and leave no trace. Of the others an event tells, unless the program shows that
+it knows: it asks for the version, for the name (`hasattr`), or is ready for the failure (`except ImportError`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...api import table
+from ...events import TorchApiUsed
+from ..values import Class, External, Obj, Value, What
+from .classes import lineage
+from .core import Walk
+
+if TYPE_CHECKING:
+    from .calls import Call
+
+_FSDP = "torch.distributed.fsdp.FSDPModule"
+_FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+_MODULE = "torch.nn.modules.module.Module"
+_MESH = "torch.distributed.DeviceMesh"
+_DTENSOR = "torch.distributed.tensor.DTensor"
+_MAKE_DTENSORS = {
+    f"torch.distributed.tensor.{name}"
+    for name in ("DTensor.from_local", "distribute_tensor", "empty", "full", "ones", "rand", "randn", "zeros")
+}
+# What a method of a module is called when it can only be meant for FSDP.
+_OF_FSDP = re.compile(r"set_.*(grad|reduce|gather|shard|sync|prefetch|backward|comm|mem)|fsdp|unshard|reshard|prefetch")
+# How programs call what tells whether torch can do something, and what merely sounds like it.
+_ASKING = re.compile(
+    r"version|avail|support|compat|(^|_)has_|signature|find_spec|TYPE_CHECKING|nightly|at_least"
+    r"|(^|_)is_torch|torch_?(ge|gt|lt|le|\d)|(newer|older|greater|lower)_",
+    re.IGNORECASE,
+)
+_NOT_ASKING = re.compile(r"is_(\w+_)?available$|is_bf16_supported$")
+_FORGIVING = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "NotImplementedError", "NameError"}
+_CATCH_ALL = {"Exception", "BaseException"}
+
+
+def named(walk: Walk, name: str, node: ast.AST, *, imported: bool = False) -> bool:
+    """The program names something of torch, as an attribute or in an import. Returns whether a release lacks it."""
+    if not (name.startswith(table.COVERED) and table.lacked(name)):
+        return False
+    _tell(walk, node, name, None, imported)
+    return True
+
+
+def called(call: Call, name: str) -> None:
+    """The program calls a function or class of torch."""
+    if name.startswith(table.COVERED):
+        _arguments(call, name, len(call.args) - table.binds(name))
+
+
+def method_called(call: Call, receiver: Value, name: str) -> None:
+    """The program calls a method of an object, which may be torch's."""
+    found = _class_of(call.walk, receiver)
+    if found is not None:
+        _arguments(call, f"{found[0]}.{name}", len(call.args))
+
+
+def member(walk: Walk, receiver: Value, name: str, node: ast.AST, is_called: bool) -> None:
+    """The program asks an object, which may be torch's, for an attribute that it did not set itself."""
+    found = _class_of(walk, receiver) if not walk.among else None
+    if found is None:
+        return
+    path, certain = f"{found[0]}.{name}", found[1]
+    if not table.lacked(path) or _tested(walk, node):
+        return
+    # A module has attributes that its class does not show; what it is called by is a method.
+    if any(table.history(path).values()) or (
+        certain and (is_called or found[0] != _FSDP) and _fails(walk, receiver, name)
+    ):
+        _tell(walk, node, path, None, False)
+
+
+def _tested(walk: Walk, node: ast.AST) -> bool:
+    """Whether the program asked on the way to here what the object is, so that it may be another one."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    receiver = ast.unparse(node.value)
+    tests = [walk.tests[step.condition][0] for step in walk.path if step.condition in walk.tests]
+    asked = [part for test in tests for part in ast.walk(test) if isinstance(part, ast.Call) and len(part.args) == 2]
+    return any(
+        ast.unparse(a.func) == "isinstance"
+        and ast.unparse(a.args[0]) == receiver
+        and "FSDP" not in ast.unparse(a.args[1])
+        for a in asked
+    )
+
+
+def annotated(walk: Walk, made: Obj, cls: External) -> None:
+    """A parameter is said to be of a class, which may be torch's."""
+    if cls.name.startswith(table.COVERED) and table.is_class(cls.name):
+        walk.store.set((made.id, "%annotated"), cls)
+
+
+def _arguments(call: Call, name: str, positional: int) -> None:
+    if call.one_of_several:
+        return
+    keywords = tuple(sorted(set(call.kwargs) - call.doubted))
+    for argument in table.refused(name, max(0, positional), keywords):
+        _tell(call.walk, call.node, name, argument, False)
+
+
+def _class_of(walk: Walk, value: Value) -> tuple[str, bool] | None:
+    """The class of torch's that an object is of, and whether it is of no subclass of the program's."""
+    if not isinstance(value, Obj):
+        return None
+    what = walk.what(value)
+    if what is What.MESH:
+        return _MESH, True
+    if what is What.MODULE and walk.fact(value, "sharded"):
+        return _FSDP, True
+    if isinstance(value.cls, External):
+        if value.cls.name in _MAKE_DTENSORS:
+            return _DTENSOR, True
+        if value.cls.name.startswith(table.COVERED) and table.is_class(value.cls.name):
+            return value.cls.name, True
+        return None
+    return _annotated(walk, value)
+
+
+def _annotated(walk: Walk, value: Obj) -> tuple[str, bool] | None:
+    """A parameter of which the program says what it is: an argument may be of a class of its own below that."""
+    said = walk.store.get((value.id, "%annotated"))
+    return (said.name, False) if isinstance(said, External) else None
+
+
+def _fails(walk: Walk, value: Value, name: str) -> bool:
+    """Whether an object is sure not to have an attribute that no release gives it."""
+    if not isinstance(value, Obj) or walk.what(value) is not What.MODULE:
+        return True
+    if table.find(f"{_MODULE}.{name}", table.releases()[-1]).text:
+        return False
+    if table.find(f"{_FSDP1}.{name}", table.releases()[-1]).text:  # FSDP1's own API is another rule's
+        return False
+    trees = {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
+    if any(name in facts.defined | facts.stored | facts.strings for facts in (_facts(walk, t) for t in trees)):
+        return False  # the program gives something this name
+    if isinstance(value.cls, Class):
+        classes, complete = lineage(value.cls)
+        return complete and not any(
+            isinstance(c, Class) and walk.get((c.scope, "__getattr__")) is not None for c in classes
+        )
+    return _OF_FSDP.search(name) is not None and table.closest(f"{_FSDP}.{name}", table.releases()[-1]) is not None
+
+
+# --- programs that know ---
+
+
+@dataclass
+class _Facts:
+    """What a file shows of its doubts about torch.
+
+    `parents` of each node; `asking`: variables and functions that tell whether torch has something; `strings`: names
+    that it asks for, sets or takes away by name; `stored`: attributes that it sets; `defined`: functions and classes.
+    """
+
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    asking: set[str] = field(default_factory=set)
+    strings: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    defined: set[str] = field(default_factory=set)
+
+
+def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: bool) -> None:
+    tree = walk.frame.file.tree
+    facts = _facts(walk, tree)
+    key, last = (node, name, argument), name.rpartition(".")[2]
+    if key in walk.api_uses:
+        return
+    if name in walk.api_asked or (argument is not None and argument in facts.strings):
+        return
+    parts = set(name.split(".")[2:])  # it may be put in the place of any of them
+    if argument is None and (last in facts.stored or not parts.isdisjoint(facts.strings)):
+        return
+    if _is_asked(walk, facts, node) or _is_caught(walk, imported):
+        if imported:
+            walk.api_asked.add(name)
+        return
+    walk.api_uses.add(key)
+    walk.emit(TorchApiUsed, node, name=name, argument=argument)
+
+
+def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
+    """Whether a condition on the way to here, or around it, asks what torch has."""
+    tests = [walk.tests[step.condition] for step in walk.path if step.condition in walk.tests]
+    if any(_asks(test, _facts(walk, tree)) for test, tree in tests):
+        return True
+    inner = node
+    while (outer := facts.parents.get(inner)) is not None:
+        if isinstance(outer, ast.If | ast.IfExp | ast.While | ast.Assert) and inner is not outer.test:
+            if _asks(outer.test, facts):
+                return True
+        elif isinstance(outer, ast.BoolOp | ast.comprehension | ast.GeneratorExp | ast.ListComp | ast.DictComp):
+            if any(_asks(part, facts) for part in ast.iter_child_nodes(outer) if part is not inner):
+                return True
+        elif isinstance(outer, ast.With | ast.AsyncWith) and any(map(_suppresses, outer.items)):
+            return True
+        if any(_leaves_unless(before, facts) for before in _before(outer, inner)):
+            return True
+        inner = outer
+    return False
+
+
+def _before(outer: ast.AST, inner: ast.AST) -> Iterator[ast.stmt]:
+    """The statements that run before `inner` in the same body."""
+    for name in ("body", "orelse", "finalbody"):
+        body = getattr(outer, name, None)
+        if isinstance(body, list) and inner in body:
+            yield from body[: body.index(inner)]
+
+
+def _leaves_unless(statement: ast.stmt, facts: _Facts) -> bool:
+    """Whether the program goes on after the statement only when torch has what it asked for."""
+    if isinstance(statement, ast.Assert):
+        return _asks(statement.test, facts)
+    if isinstance(statement, ast.If) and _asks(statement.test, facts):
+        ends = [body[-1] for body in (statement.body, statement.orelse) if body]
+        return any(isinstance(e, ast.Raise | ast.Return | ast.Continue | ast.Break) or _exits(e) for e in ends)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and _asks(call.func, facts)
+
+
+def _exits(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("exit", "_exit", "skip", "fail")
+
+
+def _suppresses(item: ast.withitem) -> bool:
+    call = item.context_expr
+    if not (isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("suppress", "raises")):
+        return False
+    return any(_exception_names(arg) & _FORGIVING for arg in call.args)
+
+
+def _is_caught(walk: Walk, imported: bool) -> bool:
+    """Whether a `try` around this is there for what torch may lack; one that swallows everything hides a mistake."""
+    for statement in walk.trying:
+        for handler in statement.handlers:
+            caught = _exception_names(handler.type) if handler.type is not None else set(_CATCH_ALL)
+            if caught & _FORGIVING:
+                return True
+            if caught & _CATCH_ALL and (imported or not all(map(_does_nothing, handler.body))):
+                return True
+    return False
+
+
+def _exception_names(node: ast.expr) -> set[str]:
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return {ast.unparse(part).rpartition(".")[2] for part in parts}
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    """Whether a handler's statement only ends, tells or passes on the failure."""
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        return not isinstance(call, ast.Call) or bool(_TELLING.search(ast.unparse(call.func)))
+    return isinstance(statement, ast.Pass | ast.Continue | ast.Break | ast.Raise) or (
+        isinstance(statement, ast.Return) and (statement.value is None or isinstance(statement.value, ast.Constant))
+    )
+
+
+_TELLING = re.compile(r"^print$|log|warn|traceback|debug|info$|error$|exception$", re.IGNORECASE)
+
+
+def _asks(node: ast.AST, facts: _Facts) -> bool:
+    if any(isinstance(part, ast.Call) and _asks_by_name(part) for part in ast.walk(node)):
+        return True
+    return any(n in facts.asking or (_ASKING.search(n) and not _NOT_ASKING.search(n)) for n in _identifiers(node))
+
+
+def _asks_by_name(call: ast.Call) -> bool:
+    """`hasattr(model, "unshard")`: whether it asks for a name of torch's."""
+    if not (isinstance(call.func, ast.Name) and call.func.id in ("hasattr", "getattr") and len(call.args) > 1):
+        return False
+    name = call.args[1]
+    return not isinstance(name, ast.Constant) or table.has_last(str(name.value))
+
+
+def _identifiers(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+
+
+def _facts(walk: Walk, tree: ast.Module) -> _Facts:
+    """What a file shows, looked at when there is something to ask of it."""
+    known = walk.api_facts.get(tree)
+    if isinstance(known, _Facts):
+        return known
+    facts = walk.api_facts[tree] = _Facts()
+    for node in ast.walk(tree):
+        for inner in ast.iter_child_nodes(node):
+            facts.parents[inner] = node
+        facts.strings.update(_strings(node))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            facts.defined.add(node.name)
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            facts.stored.add(node.attr)
+    for _ in range(2):  # a variable may be set from another
+        for node in ast.walk(tree):
+            facts.asking.update(_asking_names(node, facts))
+    return facts
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """The names that a node asks for, sets or takes away as strings."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_NAME:
+        names = (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+        yield from (name.rpartition(".")[2] for name in names)
+        yield from (k.arg for k in node.keywords if k.arg is not None and "patch" in ast.unparse(node.func))
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Del) and isinstance(node.slice, ast.Constant):
+        yield str(node.slice.value)
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        yield from (str(part.value) for part in (node.left,) if isinstance(part, ast.Constant))
+
+
+_BY_NAME = {
+    "hasattr",
+    "getattr",
+    "setattr",
+    "delattr",
+    "pop",
+    "patch",
+    "object",
+    "multiple",
+    "register_buffer",
+    "add_module",
+}
+
+
+def _asking_names(node: ast.AST, facts: _Facts) -> Iterator[str]:
+    if isinstance(node, ast.Assign) and _asks(node.value, facts):
+        yield from (name for target in node.targets for name in _identifiers(target) if name != "self")
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        # A short function that asks and does little else; a long one asks on the way to something.
+        if len(node.body) <= 4 and sum(1 for _ in ast.walk(node)) < 80 and _asks(node, facts):
+            yield node.name
+    elif isinstance(node, ast.ExceptHandler) and node.type is not None and _exception_names(node.type) & _FORGIVING:
+        for part in node.body:
+            if isinstance(part, ast.Assign):
+                yield from (name for target in part.targets for name in _identifiers(target))
