@@ -119,7 +119,7 @@ def test_a_signal_to_all_processes_of_a_run_leaves_the_one_that_writes_to_finish
         writing = writers(rank_ids(process))
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=DEADLINE)
-    assert "Traceback (most recent call last)" not in err.partition("SignalException")[0], out + err
+    assert "[rank" not in err, out + err  # torchrun itself reports the signal; its ranks have ended well
     wait_for(lambda: all(gone(pid) for pid in writing), GONE)
     assert {"step-4", "step-8"} <= {*training.saved()}
     assert "passed over" not in training.run().stderr

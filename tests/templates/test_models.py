@@ -260,6 +260,18 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("transformers")
+def test_weights_in_files_that_are_not_read_do_not_become_random_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "pytorch_model.bin").touch()
+    train = load_script(tmp_path, model=f"hf:{tmp_path / 'llama'}")
+    with pytest.raises(SystemExit):
+        parse(train, monkeypatch, small=ANY_MODEL)
+    assert "expected --model weights as .safetensors" in capsys.readouterr().err
+
+
 COMPARE = """
 import sys
 from pathlib import Path

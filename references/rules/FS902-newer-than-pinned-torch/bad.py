@@ -1,4 +1,4 @@
-"""It asks for less than it uses. Needs torch 2.6 to fail: torchrun --nproc-per-node 2 bad.py"""
+"""It asks for less than it uses. On torch 2.7 it raises AttributeError: torchrun --nproc-per-node 2 bad.py"""
 
 # /// script
 # dependencies = ["torch>=2.6", "numpy"]
