@@ -22,7 +22,7 @@ check: $(READY)
 	mkdir -p .cache/types && ln -sfn "$(CURDIR)" .cache/types/pytorch_fsdp2_dcp
 	MYPYPATH=.cache/types $(BIN)/mypy --namespace-packages --explicit-package-bases \
 	  -p pytorch_fsdp2_dcp.validate -p pytorch_fsdp2_dcp.templates
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(READY)
 	$(BIN)/pytest -m slow

@@ -108,7 +108,7 @@ def test_the_weights_alone_are_read_from_an_initial_checkpoint(
     reference, _ = build(train, monkeypatch, tmp_path / "reference", seed="1")
     assert not checkpointer.resume(0, saved.folder / "step-3", ())
     assert (checkpointer.train.step, checkpointer.train.scheduler.last_epoch) == (0, 0)
-    assert torch.initial_seed() == train.seed_for(0, "rank", 0, "step-0")
+    assert torch.initial_seed() == train.seed_for(0, 0, "step-0")
     with torch.no_grad():
         for one, other in zip(*(c.train.model.parameters() for c in (reference, saved)), strict=True):
             one.copy_(other)

@@ -13,7 +13,7 @@ from .training import Training, kill_all, rank_ids, write_script
 
 pytestmark = pytest.mark.slow
 
-MODES = ("disabled", "async")
+MODES = ("disabled", "async", "async_with_pinned_mem")
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -40,7 +40,11 @@ def test_the_same_command_twice_computes_the_same_bits(straight: Training, tmp_p
     assert again(straight, tmp_path).finish() == straight.records()
 
 
-@pytest.mark.parametrize(("straight", "step"), [("disabled", 5), ("async", 3), ("async", 5)], indirect=["straight"])
+@pytest.mark.parametrize(
+    ("straight", "step"),
+    [("disabled", 5), ("async", 3), ("async", 5), ("async_with_pinned_mem", 9)],
+    indirect=["straight"],
+)
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(straight: Training, tmp_path: Path, step: int) -> None:
     """SIGKILL to torchrun and both ranks, after steps before and after a checkpoint; the log holds no step twice."""
     training = again(straight, tmp_path)
@@ -111,6 +115,9 @@ def test_a_half_written_checkpoint_is_passed_over_and_written_anew(straight: Tra
     process = training.run()
     assert process.returncode == 0, process.stderr
     assert "from step 6 to 12" in process.stdout
+    for step, lacking in ((12, "cut short"), (10, "UnpicklingError"), (8, ".metadata")):
+        (line,) = (line for line in process.stderr.splitlines() if f"step-{step} is passed over" in line)
+        assert lacking in line
     assert training.records() == expected
     assert training.saved() == [f"step-{n}" for n in (2, 4, 6, 8, 10, 12)]
 
