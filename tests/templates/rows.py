@@ -6,6 +6,7 @@ import functools
 import random
 from collections.abc import Iterator
 
+from pytorch_fsdp2_dcp.templates.mesh import parse_mesh
 from pytorch_fsdp2_dcp.templates.options import OPTIONS, answer
 from pytorch_fsdp2_dcp.validate.errors import UserError
 
@@ -30,6 +31,13 @@ def works(row: Row) -> bool:
 def covering(strength: int) -> Covering:
     """Rows that hold every pair (2) or triple (3) of values that works."""
     return cover(TABLE, works, strength, dear=DEAR)
+
+
+@functools.cache
+def to_run() -> list[Row]:
+    """Rows that hold every pair of values, with one mesh for each set of dims: sizes are but the defaults of flags."""
+    by_dims = {tuple(parse_mesh(mesh)): mesh for mesh in reversed(TABLE["mesh"])}
+    return cover(TABLE | {"mesh": tuple(reversed(by_dims.values()))}, works, 2, dear=DEAR).rows
 
 
 def sample(seed: int) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from pytorch_fsdp2_dcp.validate.proofs.trace import RulesHold
 
 from ..combinations import Row
 from .inputs import missing, prepare
-from .rows import covering, spelled
+from .rows import spelled, to_run
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("row", covering(2).rows, ids=spelled)
+@pytest.mark.parametrize("row", to_run(), ids=spelled)
 def test_a_combination_trains_keeps_the_rules_and_resumes_exactly(row: Row, tmp_path: Path) -> None:
     if reason := missing(row):
         assert "CI" not in os.environ, reason
