@@ -15,7 +15,7 @@ def parse_mesh(text: str) -> dict[str, int]:
     """The sizes of the mesh dims, by name; -1 fills the world. Raises UserError for what is not a mesh."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?\d+)\s*", part)
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?[0-9]{1,9})\s*", part)
         if match is None:
             raise UserError(f"`{part}` is not a mesh dim; expected dim=size by comma, such as dp_shard=-1")
         dim, size = match[1], int(match[2])

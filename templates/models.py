@@ -22,7 +22,7 @@ def importable(text: str) -> tuple[str, str]:
     """Module and name of `package.module:name`. Raises UserError for anything that no import could spell."""
     module, _, name = text.partition(":")
     for word in (*module.split("."), name):
-        if not (word.isascii() and word.isidentifier()) or keyword.iskeyword(word):
+        if not (word.isascii() and word.isidentifier()) or keyword.iskeyword(word) or word == "__future__":
             raise UserError(f"{text!r} cannot be imported; expected package.module:name")
     return module, name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def _one_of(*values: str) -> Callable[[str], None]:
 
 def _one_of_or_number(*values: str) -> Callable[[str], None]:
     def check(value: str) -> None:
-        if value not in values and not (value.isascii() and value.isdecimal() and int(value) > 0):
+        if value not in values and not re.fullmatch("[1-9][0-9]{0,8}", value):
             raise UserError(f"expected {' or '.join(values)} or a number from 1")
 
     return check

@@ -165,6 +165,9 @@ def test_an_existing_file_is_left_alone_unless_forced(tmp_path: Path) -> None:
         (("--async-mode", "pinned"), ("--async-mode", "expected disabled or async or async_with_pinned_mem")),
         (("--out", "no/such/folder/train.py"), ("cannot be written",)),
         (("--out", ".", "--force"), ("cannot be written",)),
+        (("--out", "torch.py"), ("imported instead of the module", "expected another name")),
+        (("--out", "json.py"), ("imported instead of the module", "expected another name")),
+        (("--model", "__future__:annotations", "--block", "a:B"), ("--model", "cannot be imported")),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(

@@ -43,6 +43,7 @@ def alone(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         ({"width": "30", "heads": "4"}, "--width to be a multiple"),
         ({"dropout": "1"}, "--dropout from 0 to below 1"),
         ({"lr": "nan"}, "--lr above 0"),
+        ({"lr": "inf"}, "--lr above 0"),
         ({"no_such": "1"}, "unrecognized arguments"),
     ],
 )
@@ -172,6 +173,44 @@ def test_the_log_is_continued_after_the_resumed_step(train: ModuleType, tmp_path
         file.write("next\n")
     assert log.read_text() == "".join(lines[:3]) + "next\n"
     assert [path.name for path in log.parent.iterdir()] == ["train.jsonl"]
+
+
+def test_a_log_goes_where_its_name_leads(train: ModuleType, tmp_path: Path) -> None:
+    """Through a link, and into what is no file, as /dev/null; neither is replaced."""
+    (tmp_path / "target.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    (tmp_path / "link.jsonl").symlink_to("target.jsonl")
+    train.open_log(tmp_path / "link.jsonl", 1).close()
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert (tmp_path / "target.jsonl").read_text() == '{"step": 1}\n'
+    (tmp_path / "null").symlink_to("/dev/null")
+    train.open_log(tmp_path / "null", 0).close()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_file_that_is_no_log_is_left_alone(
+    train: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.json").write_text('{"my": "own"}')
+    with pytest.raises(SystemExit) as caught:
+        train.open_log(tmp_path / "mine.json", 0)
+    assert caught.value.code == 2
+    assert "no log of a run" in capsys.readouterr().err
+    assert (tmp_path / "mine.json").read_text() == '{"my": "own"}'
+
+
+def test_what_is_no_checkpoint_directory_is_neither_counted_nor_in_the_way(train: ModuleType, alone) -> None:
+    model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
+    state = train.TrainState(model, *train.build_optimizer(model, alone))
+    folder = alone.checkpoint_dir
+    checkpointer = train.Checkpointer(folder, 2, state, train.RankState(torch.device("cpu")))
+    (folder.parent / "elsewhere").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "step-1").write_text("a file")
+    (folder / "step-2").symlink_to(folder.parent / "elsewhere", target_is_directory=True)
+    for state.step in (3, 4, 5):
+        checkpointer.save()
+    checkpointer.wait()
+    assert sorted(path.name for path in folder.iterdir()) == ["step-1", "step-2", "step-4", "step-5"]
 
 
 def test_a_whole_checkpoint_is_never_overwritten(train: ModuleType, alone) -> None:
