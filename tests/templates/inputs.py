@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..combinations import Row
+from .training import TEXT
 
-TEXT = Path(__file__).resolve().parents[2] / "README.md"
 
 DATASET = "my_dataset:build_dataset"
 MODEL, LLAMA = "my_model:build_model", "hf:my_llama"
