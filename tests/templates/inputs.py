@@ -12,7 +12,6 @@ import numpy as np
 from ..combinations import Row
 from .training import TEXT
 
-
 DATASET = "my_dataset:build_dataset"
 MODEL, LLAMA = "my_model:build_model", "hf:my_llama"
 PACKAGES: dict[tuple[str, str], tuple[str, ...]] = {
