@@ -25,7 +25,7 @@ check: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n 2
 
 # Ratios, on an idle machine to mean something; README.md has those of one.
 bench: $(READY)
