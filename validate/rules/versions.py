@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..api import table
 from ..events import TorchApiUsed
 from ..findings import Finding, Severity
+from ..target import Pin
 from ..trace import Trace
 from .base import READER, Rule
 
@@ -42,8 +43,7 @@ class NewerThanPinnedTorch(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for used in trace.of(TorchApiUsed):
-            pin = trace.target.pin if trace.target is not None else None
-            if pin is None:
+            if (pin := _pin(trace)) is None:
                 return
             known = _known(used)
             target = _in_table(pin.release)
@@ -69,13 +69,12 @@ class NoSuchApi(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for used in trace.of(TorchApiUsed):
-            pin = trace.target.pin if trace.target is not None else None
-            known = _known(used)
+            pin, known = _pin(trace), _known(used)
             oldest, newest = table.releases()[0], table.releases()[-1]
             if pin is not None and _after(pin.release, newest):
                 continue
             target = _in_table(pin.release) if pin is not None else newest
-            if not any(known.values()) and _tells_of_all(used):
+            if not any(known.values()) and _tells_of_all(used, known):
                 yield self.finding(
                     used, f"no torch from {oldest} to {newest} has {_shown(used)}{_instead(used, target)}"
                 )
@@ -89,15 +88,20 @@ class NoSuchApi(Rule):
                     )
 
 
+def _pin(trace: Trace) -> Pin | None:
+    """The release that the program is written for; its project is searched when this is first asked."""
+    return trace.target.pin if trace.target is not None else None
+
+
 def _known(used: TorchApiUsed) -> dict[str, bool]:
+    """Whether each release of the table has what is used, as far as that is known."""
     if used.argument is None:
         return table.history(used.name)
     return table.argument_history(used.name, used.argument)
 
 
-def _tells_of_all(used: TorchApiUsed) -> bool:
+def _tells_of_all(used: TorchApiUsed, known: dict[str, bool]) -> bool:
     """Whether the table knows of every release, or else that it does not have what the argument is passed to."""
-    known = _known(used)
     there = table.history(used.name) if used.argument is not None else {}
     return bool(known) and all(r in known or there.get(r) is False for r in table.releases())
 

@@ -170,12 +170,11 @@ class Walk:
         self.captured: set[int] = set()  # scopes that a function or class defined in them still sees
         self.costs: dict[ast.AST, Cost] = {}
         # For `uses`: undecided conditions and their files, the `try` statements whose bodies are being walked, the uses
-        # told, the names that the program asked for, what was found out about each file, and keys of literal dicts.
+        # told, the names that the program asked for, and keys of literal dicts.
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
         self.trying: list[ast.Try] = []
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
         self.api_asked: set[str] = set()
-        self.api_facts: dict[ast.Module, object] = {}
         self.literals: dict[int, frozenset[str]] = {}
         self.among = False  # what is being looked at is one of several things that a value may be
 

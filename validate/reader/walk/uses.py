@@ -7,6 +7,7 @@ it knows: it asks for the version, for the name (`hasattr`), or is ready for the
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -141,7 +142,7 @@ def _fails(walk: Walk, value: Value, name: str) -> bool:
     if table.find(f"{_FSDP1}.{name}", table.releases()[-1]).text:  # FSDP1's own API is another rule's
         return False
     trees = {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
-    if any(name in facts.defined | facts.stored | facts.strings for facts in (_facts(walk, t) for t in trees)):
+    if any(name in facts.defined | facts.stored | facts.strings for facts in (_facts(t) for t in trees)):
         return False  # the program gives something this name
     if isinstance(value.cls, Class):
         classes, complete = lineage(value.cls)
@@ -171,7 +172,7 @@ class _Facts:
 
 def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: bool) -> None:
     tree = walk.frame.file.tree
-    facts = _facts(walk, tree)
+    facts = _facts(tree)
     key, last = (node, name, argument), name.rpartition(".")[2]
     if key in walk.api_uses:
         return
@@ -191,7 +192,7 @@ def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: 
 def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
     """Whether a condition on the way to here, or around it, asks what torch has."""
     tests = [walk.tests[step.condition] for step in walk.path if step.condition in walk.tests]
-    if any(_asks(test, _facts(walk, tree)) for test, tree in tests):
+    if any(_asks(test, _facts(tree)) for test, tree in tests):
         return True
     inner = node
     while (outer := facts.parents.get(inner)) is not None:
@@ -292,12 +293,10 @@ def _identifiers(node: ast.AST) -> Iterator[str]:
             yield part.attr
 
 
-def _facts(walk: Walk, tree: ast.Module) -> _Facts:
+@functools.lru_cache(maxsize=512)  # as many as the trees that are kept: a module is looked at once for all programs
+def _facts(tree: ast.Module) -> _Facts:
     """What a file shows, looked at when there is something to ask of it."""
-    known = walk.api_facts.get(tree)
-    if isinstance(known, _Facts):
-        return known
-    facts = walk.api_facts[tree] = _Facts()
+    facts = _Facts()
     for node in ast.walk(tree):
         for inner in ast.iter_child_nodes(node):
             facts.parents[inner] = node
