@@ -103,9 +103,9 @@ def _write_new(out: str, answers: Answers, *, force: bool) -> None:
             raise UserError("--launcher writes a second file, which names the script; expected --out FILE, not --out -")
         sys.stdout.write(render(answers))
         return
-    files = _files(Path(out), answers)
     if Path(out).stem in {*sys.stdlib_module_names, "torch", "numpy"}:  # its folder is where its imports look first
         raise UserError(f"a script named {Path(out).name} is imported instead of the module; expected another name")
+    files = _files(Path(out), answers)
     for file in files:
         if file.path.exists() and not force:
             raise UserError(f"{file.path} exists; expected the name of a new file (--force replaces it)")
