@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 import subprocess
@@ -14,12 +13,11 @@ from types import ModuleType
 
 from .. import conftest  # noqa: F401 - registers the package that the next lines import
 
-from pytorch_fsdp2_dcp.templates.options import answer  # isort: skip
-from pytorch_fsdp2_dcp.templates.render import render  # isort: skip
+from ..templates.loaded import load_script  # isort: skip
+from ..templates.training import TEXT  # isort: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # conftest took it off; a process that DCP spawns imports the program from there anew
-TEXT = ROOT / "README.md"
 RANKS = 2
 GIGABYTE: dict[str, object] = {
     "layers": 7,
@@ -49,13 +47,7 @@ def on_ranks(measure: Callable[[Path], None]) -> None:
 def generated(**chosen: str) -> ModuleType:
     """The script for these options, as a module."""
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "train.py")
-        script.write_text(render(answer(chosen)))
-        spec = importlib.util.spec_from_file_location("train", script)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
+        return load_script(Path(folder), **chosen)
 
 
 def arguments(train: ModuleType, **options: object) -> object:

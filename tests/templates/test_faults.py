@@ -13,9 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from .faults import Fault, wait_for  # noqa: E402
 from .loaded import joined, load_script, parse  # noqa: E402
-from .training import DEADLINE, Training, kill_all, rank_ids, write_script  # noqa: E402
+from .training import DEADLINE, Training, kill_all, rank_ids  # noqa: E402
 
-MODES = ("disabled", "async", "async_with_pinned_mem")
 GONE = 20  # seconds within which a process that should be gone has to be
 
 
@@ -26,15 +25,6 @@ class Limited(Training):
 
     def command(self) -> list[str]:
         return ["bash", "-c", f'ulimit {self.limit}; exec "$@"', "bash", *super().command()]
-
-
-@pytest.fixture(scope="module", params=MODES)
-def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """A script and its uninterrupted run on two ranks."""
-    folder = tmp_path_factory.mktemp(request.param)
-    training = Training(write_script(folder, async_mode=request.param), folder / "straight")
-    training.finish()
-    return training
 
 
 def from_step_4(straight: Training, folder: Path, kind: type[Training] = Training, **options: str) -> Training:

@@ -9,13 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 from pytorch_fsdp2_dcp.templates.mesh import example_ranks, parse_mesh
-from pytorch_fsdp2_dcp.templates.options import answer
-from pytorch_fsdp2_dcp.templates.render import PROOF_ARGS, render
-from pytorch_fsdp2_dcp.validate.launch import launcher
-from pytorch_fsdp2_dcp.validate.launch.job import Job
+from pytorch_fsdp2_dcp.templates.render import PROOF_ARGS
 
-from .inputs import TEXT
 from .rows import TABLE
+from .training import TEXT, warm_run, write_script
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +27,8 @@ ARRANGEMENTS = [
 
 def log(folder: Path, mesh: str, ranks: int) -> list[dict[str, float]]:
     """What a run on this mesh logs. No dropout: its masks depend on the ranks."""
-    folder.mkdir(exist_ok=True)
-    script, scratch = folder / "train.py", folder / "scratch"
-    script.write_text(render(answer({"mesh": mesh, "async_mode": "disabled"})))
-    scratch.mkdir()
-    args = (*PROOF_ARGS, "--dropout", "0", "--data", str(TEXT), "--log", "log.jsonl")
-    run = launcher("warm").run(Job(script=script, args=args, nproc=ranks, cwd=folder, scratch=scratch, deadline=120))
+    script = write_script(folder, mesh=mesh, async_mode="disabled")
+    run = warm_run(script, ranks, (*PROOF_ARGS, "--dropout", "0", "--data", str(TEXT), "--log", "log.jsonl"))
     assert run.succeeded, [(end.code, end.output) for end in run.ends]
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 

@@ -8,10 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 from pytorch_fsdp2_dcp.templates.mesh import parse_mesh
-from pytorch_fsdp2_dcp.validate.launch import launcher
-from pytorch_fsdp2_dcp.validate.launch.job import Job, Probe, Run
 
-from .training import SMALL, records_of, write_script
+from .training import SMALL, records_of, warm_run, write_script
 
 pytestmark = pytest.mark.slow
 
@@ -23,32 +21,27 @@ LEGS = (
 """Meshes and their numbers of ranks, one after the other; each leg ends one step after a checkpoint of its own."""
 
 
-def run(folder: Path, mesh: str, ranks: int, checkpoints: Path, log: Path, stop: int | None, **chosen: str) -> Run:
+def script_for(folder: Path, **chosen: str) -> Path:
     folder.mkdir()
+    return write_script(folder, **chosen)
+
+
+def arguments(checkpoints: Path, log: Path) -> list[str]:
     options = {**OPTIONS, "--checkpoint-dir": str(checkpoints), "--log": str(log)}
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    return launcher("warm").run(
-        Job(
-            script=write_script(folder, mesh=mesh, **chosen),
-            args=tuple(word for pair in options.items() for word in pair),
-            nproc=ranks,
-            cwd=folder,
-            scratch=scratch,
-            deadline=120,
-            probe=Probe(stop_after=stop),
-        )
-    )
+    return [word for pair in options.items() for word in pair]
 
 
 @pytest.mark.parametrize("chosen", [{}, {"optimizer": "sgd", "async_mode": "disabled", "cpu_offload": "on"}], ids=str)
 def test_a_run_that_moves_from_mesh_to_mesh_stays_the_same_run(tmp_path: Path, chosen: dict[str, str]) -> None:
     assert all(ranks % abs(size) == 0 for mesh, ranks in LEGS for size in parse_mesh(mesh).values())
-    straight = run(tmp_path / "straight", *LEGS[0], tmp_path / "a", tmp_path / "a.jsonl", None, **chosen)
+    mesh, ranks = LEGS[0]
+    script = script_for(tmp_path / "straight", mesh=mesh, **chosen)
+    straight = warm_run(script, ranks, arguments(tmp_path / "a", tmp_path / "a.jsonl"))
     assert straight.succeeded, straight.ends
     for number, (mesh, ranks) in enumerate(LEGS):
-        stop = None if number == len(LEGS) - 1 else 4 if number == 0 else 3 + 1  # counted from where it resumes
-        leg = run(tmp_path / f"leg-{number}", mesh, ranks, tmp_path / "b", tmp_path / "b.jsonl", stop, **chosen)
+        stop = None if number == len(LEGS) - 1 else 4  # counted from where it resumes
+        script = script_for(tmp_path / f"leg-{number}", mesh=mesh, **chosen)
+        leg = warm_run(script, ranks, arguments(tmp_path / "b", tmp_path / "b.jsonl"), stop)
         assert f"from step {3 * number} to 18" in leg.ends[0].output, leg.ends
         assert leg.succeeded or stop, leg.ends
     expected, moved = records_of(tmp_path / "a.jsonl"), records_of(tmp_path / "b.jsonl")
@@ -60,28 +53,15 @@ def test_a_run_that_moves_from_mesh_to_mesh_stays_the_same_run(tmp_path: Path, c
 @pytest.mark.parametrize("mesh", ["dp_shard=2,tp=2", "dp_replicate=2,dp_shard=1,tp=2"])
 def test_every_parameter_is_on_one_mesh_so_that_foreach_takes_them_together(tmp_path: Path, mesh: str) -> None:
     """As on GPUs, where optimizers and clipping group parameters by default; on CPUs only when told to."""
-    folder = tmp_path / "foreach"
-    folder.mkdir()
-    script = write_script(folder, mesh=mesh)
+    script = script_for(tmp_path / "foreach", mesh=mesh)
     text = script.read_text()
     assert text.count("lr=args.lr,") == text.count("model.parameters(), 1.0)") == 1
     text = text.replace("lr=args.lr,", "lr=args.lr, foreach=True,")
     script.write_text(text.replace("model.parameters(), 1.0)", "model.parameters(), 1.0, foreach=True)"))
     logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    options = {**OPTIONS, "--checkpoint-dir": str(tmp_path / "checkpoints"), "--log": str(logs[0])}
-    (tmp_path / "scratch").mkdir()
-    grouped = launcher("warm").run(
-        Job(
-            script=script,
-            args=tuple(word for pair in options.items() for word in pair),
-            nproc=4,
-            cwd=folder,
-            scratch=tmp_path / "scratch",
-            deadline=120,
-        )
-    )
+    grouped = warm_run(script, 4, arguments(tmp_path / "a", logs[0]))
     assert grouped.succeeded, grouped.ends
-    one_by_one = run(tmp_path / "plain", "dp_shard=-1", 1, tmp_path / "other", logs[1], None)
+    one_by_one = warm_run(script_for(tmp_path / "plain"), 1, arguments(tmp_path / "b", logs[1]))
     assert one_by_one.succeeded, one_by_one.ends
     for one, other in zip(*map(records_of, logs), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)

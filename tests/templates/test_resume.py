@@ -9,20 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .training import Training, kill_all, rank_ids, write_script
+from .training import Training, kill_all, rank_ids
 
 pytestmark = pytest.mark.slow
-
-MODES = ("disabled", "async", "async_with_pinned_mem")
-
-
-@pytest.fixture(scope="module", params=MODES)
-def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """A script and its uninterrupted run on two ranks."""
-    folder = tmp_path_factory.mktemp(request.param)
-    training = Training(write_script(folder, async_mode=request.param), folder / "straight")
-    training.finish()
-    return training
 
 
 def again(straight: Training, folder: Path, **options: str) -> Training:

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytorch_fsdp2_dcp.templates.options import answer
 from pytorch_fsdp2_dcp.templates.render import render
+from pytorch_fsdp2_dcp.validate.launch import launcher
+from pytorch_fsdp2_dcp.validate.launch.job import Job, Probe, Run
 
 TEXT = Path(__file__).resolve().parents[1] / "fixtures" / "text.md"  # it never changes, and so neither does a loss
 ANY_MODEL = {
@@ -22,6 +24,7 @@ ANY_MODEL = {
     "--seq-len": "32",
 }
 SMALL = {**ANY_MODEL, "--layers": "2", "--width": "32"}
+MODES = ("disabled", "async", "async_with_pinned_mem")
 DEADLINE = 120  # seconds; a run takes some five
 
 
@@ -30,6 +33,23 @@ def write_script(folder: Path, **chosen: str) -> Path:
     script = folder / "train.py"
     script.write_text(render(answer(chosen)))
     return script
+
+
+def warm_run(script: Path, ranks: int, args: Iterable[str], stop_after: int | None = None) -> Run:
+    """Run a script by the warm launcher, in its folder; scratch files go below it."""
+    scratch = script.with_name("scratch")
+    scratch.mkdir()
+    return launcher("warm").run(
+        Job(
+            script=script,
+            args=tuple(args),
+            nproc=ranks,
+            cwd=script.parent,
+            scratch=scratch,
+            deadline=DEADLINE,
+            probe=Probe(stop_after=stop_after),
+        )
+    )
 
 
 @dataclass
