@@ -86,7 +86,9 @@ def test_three_thousand_random_combinations_render_and_compile() -> None:
         assert len(text.splitlines()) < LONGEST, spelled(row)
 
 
-def test_every_script_carries_its_answers_and_how_to_drive_it(scripts: dict[Path, Row]) -> None:
+def test_every_script_has_the_common_flags_and_carries_its_answers_and_how_to_drive_it(
+    scripts: dict[Path, Row],
+) -> None:
     for script, row in scripts.items():
         text = script.read_text()
         carried = header.parse(text)
@@ -94,7 +96,7 @@ def test_every_script_carries_its_answers_and_how_to_drive_it(scripts: dict[Path
         assert (carried.version, carried.digest) == (version(), header.digest(text))
         assert answer(carried.answers) == answer(row)
         own = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
-        for flag in (carried.checkpoint_arg, carried.steps_arg, *carried.proof_args[::2]):
+        for flag in (*FLAGS, carried.checkpoint_arg, carried.steps_arg, *carried.proof_args[::2]):
             assert not own.isdisjoint({flag, flag.removeprefix("--")}), spelled(row)
 
 

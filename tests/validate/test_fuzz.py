@@ -18,8 +18,6 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 SEEDS = [path.read_bytes() for path in sorted(FIXTURES.rglob("*.py"))]
 OURS = ("the linter failed", "the reader gave up", "process died")  # what only a mistake of ours makes it say
 
-REPLACED = [(b"model", b"optimizer"), (b"self", b"cls"), (b"(", b"(*"), (b"=", b"+=")]
-
 quick = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 thorough = settings(quick, max_examples=1500)
 

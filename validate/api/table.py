@@ -49,7 +49,6 @@ class Parameters:
     """What a call may pass."""
 
     positional: tuple[str, ...]
-    only_positional: int
     keyword: frozenset[str]
     any_positional: bool
     any_keyword: bool
@@ -153,7 +152,7 @@ def _parsed(signature: str, bound: bool, one_more: bool) -> Parameters:
     keyword = frozenset((*positional[only:], *(a.arg for a in spec.kwonlyargs)))
     if one_more:
         positional.append(spec.kwonlyargs[0].arg)
-    return Parameters(tuple(positional), only, keyword, spec.vararg is not None, spec.kwarg is not None)
+    return Parameters(tuple(positional), keyword, spec.vararg is not None, spec.kwarg is not None)
 
 
 def binds(name: str) -> bool:
