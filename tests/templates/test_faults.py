@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from .faults import Fault, wait_for  # noqa: E402
 from .loaded import joined, load_script, parse  # noqa: E402
-from .training import DEADLINE, Training, kill_all, rank_ids  # noqa: E402
+from .training import DEADLINE, Training, children, kill_all, rank_ids  # noqa: E402
 
 GONE = 20  # seconds within which a process that should be gone has to be
 
@@ -44,9 +44,14 @@ def gone(pid: int) -> bool:
 
 def writers(ranks: list[int]) -> list[int]:
     """The processes that write checkpoints for these ranks."""
-    tasks = [task for rank in ranks for task in Path(f"/proc/{rank}/task").glob("*/children")]
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for rank in ranks for child in children(rank) if b"spawn_main" in command_line(child)]
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return b""
 
 
 @pytest.mark.slow

@@ -136,17 +136,21 @@ def saved_in(checkpoints: Path) -> list[str]:
 
 def rank_ids(process: subprocess.Popen[str]) -> list[int]:
     """The ids of the rank processes, rank 0 first."""
-    return sorted(_children(process.pid))
+    return sorted(children(process.pid))
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
     """SIGKILL to torchrun and every rank."""
     if process.poll() is None:
-        for pid in [process.pid, *_children(process.pid)]:
+        for pid in [process.pid, *children(process.pid)]:
             with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
                 os.kill(pid, signal.SIGKILL)
 
 
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+def children(pid: int) -> list[int]:
+    """The ids of the processes that a process has started; none once it has ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found += map(int, task.read_text().split())
+    return found
