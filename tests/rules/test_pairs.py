@@ -75,12 +75,12 @@ def test_the_reader_finds_the_mistake_and_nothing_else(rule: Rule) -> None:
 
 ATTEMPTS = 3  # a race between two saves hangs nearly every time; once is enough to show that it can
 
-RUNS = [(rule, claim) for rule in RULES if PROBE in rule.seen_by for claim in claims(rule)]
+RUNS = [(rule, claim) for rule in RULES for claim in claims(rule)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "claim"), RUNS, ids=[f"{rule.code}-{claim.program}" for rule, claim in RUNS])
-def test_it_runs_as_its_page_says_and_the_probe_sees_the_mistake(rule: Rule, claim: Claim, tmp_path: Path) -> None:
+def test_it_runs_as_its_page_says_and_the_probe_sees_the_mistake_where_it_can(rule: Rule, claim: Claim, tmp_path: Path) -> None:
     attempts = ATTEMPTS if claim.outcome == "hangs" else 1
     for attempt in range(attempts):
         (place := tmp_path / str(attempt)).mkdir()
@@ -89,7 +89,7 @@ def test_it_runs_as_its_page_says_and_the_probe_sees_the_mistake(rule: Rule, cla
             break
     check(claim.outcome, finished)
     assert claim.prints in finished.ends[0].output
-    expected = [rule.code] if claim.program == "bad.py" else []
+    expected = [rule.code] if claim.program == "bad.py" and PROBE in rule.seen_by else []
     assert [f.code for f in judge(merge(finished))] == expected
 
 
