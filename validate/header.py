@@ -64,7 +64,7 @@ def render(header: Header) -> str:
     }
     lines = ["# /// fsdp2"]
     for section, entries in sections.items():
-        if section:
+        if section and entries:
             lines.append(f"# [{section}]")
         for key, value in entries.items():
             assert _KEY.fullmatch(key), key

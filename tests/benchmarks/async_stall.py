@@ -28,7 +28,8 @@ def measure(folder: Path) -> None:
     state = train.TrainState(model, *train.build_optimizer(model, args))
     data = train.load_data(args)
     checkpointers = {
-        mode: script.Checkpointer(folder / mode, 2, state, script.RankState(device)) for mode, script in scripts.items()
+        mode: script.Checkpointer(folder / mode, 2, "a run", state, script.RankState(device))
+        for mode, script in scripts.items()
     }
     seconds: dict[str, list[float]] = {mode: [] for mode in checkpointers}
     for _ in range(ROUNDS + 1):

@@ -29,7 +29,7 @@ def measure(folder: Path) -> None:
     mesh = train.build_mesh(args, device)
     model = train.build_model_meta(args, mesh, device)
     state = train.TrainState(model, *train.build_optimizer(model, args))
-    checkpointer = train.Checkpointer(folder / "dcp", 2, state, train.RankState(device))
+    checkpointer = train.Checkpointer(folder / "dcp", 2, "a run", state, train.RankState(device))
     tokens = train.draw_batch(train.load_data(args), args, 0, mesh).to(device)
     train.train_step(state, tokens.split(args.micro_batch))
     plain: list[Path] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,13 +46,19 @@ def parse(
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """In a process group of one rank, deterministic as scripts make it; random numbers are as before in the end."""
+    """In a process group of one rank, deterministic as scripts make it; random numbers are as before in the end.
+
+    A script that ends this process, which in a group it does at once, is taken to raise SystemExit.
+    """
     state = torch.random.get_rng_state()
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True  # the default, which a script changes once it has built
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    here, end = os.getpid(), os._exit
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("os._exit", lambda code: (sys.exit if os.getpid() == here else end)(code))
+            yield
     finally:
         dist.destroy_process_group()
         torch.use_deterministic_algorithms(False)

@@ -13,7 +13,17 @@ import pytest
 torch = pytest.importorskip("torch")
 from .faults import Fault, wait_for  # noqa: E402
 from .loaded import joined, load_script, parse  # noqa: E402
-from .training import DEADLINE, Training, children, kill_all, rank_ids  # noqa: E402
+from .training import (  # noqa: E402
+    DEADLINE,
+    SMALL,
+    Training,
+    children,
+    kill_all,
+    rank_ids,
+    saved_in,
+    warm_run,
+    write_script,
+)
 
 GONE = 20  # seconds within which a process that should be gone has to be
 
@@ -139,6 +149,15 @@ def test_a_rank_that_ends_by_an_exception_does_not_wait_for_its_writer_forever(
 
 
 @pytest.mark.slow
+def test_a_loss_that_is_no_number_ends_every_rank_before_a_checkpoint_has_its_weights(tmp_path: Path) -> None:
+    options = {**SMALL, "--checkpoint-interval": "1", "--lr": "1e30"}
+    run = warm_run(write_script(tmp_path), 2, [word for pair in options.items() for word in pair])
+    step = int(saved_in(tmp_path / "checkpoints")[-1][5:]) + 1
+    for end in run.ends:
+        assert (end.error or "").startswith(f"FloatingPointError: step {step}: "), end
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("straight", ["async_with_pinned_mem"], indirect=True)
 def test_more_tensors_than_a_process_may_have_open_files_are_staged(straight: Training, tmp_path: Path) -> None:
     """Each is an open file while in shared memory: here some 900, where 400 are allowed until more are asked for."""
@@ -161,7 +180,7 @@ def checkpointer(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         cpu = torch.device("cpu")
         model = train.build_model_meta(args, train.build_mesh(args, cpu), cpu)
         state = train.TrainState(model, *train.build_optimizer(model, args))
-        yield train.Checkpointer(args.checkpoint_dir, 3, state, train.RankState(cpu))
+        yield train.Checkpointer(args.checkpoint_dir, 3, "a run", state, train.RankState(cpu))
 
 
 def save(checkpointer, step: int) -> Path:

@@ -72,7 +72,7 @@ def build(train: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, **op
     cpu = torch.device("cpu")
     model = train.build_model_meta(args, train.build_mesh(args, cpu), cpu)
     state = train.TrainState(model, *train.build_optimizer(model, args))
-    return train.Checkpointer(args.checkpoint_dir, 2, state, train.RankState(cpu)), args
+    return train.Checkpointer(args.checkpoint_dir, 2, "a run", state, train.RankState(cpu)), args
 
 
 def step(checkpointer) -> None:

@@ -37,9 +37,10 @@ def alone(train: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         ({"global_batch": "7"}, "--global-batch a multiple of 2 x --micro-batch"),
         ({"micro_batch": "0"}, "--micro-batch 1 or more"),
         ({"keep_latest": "1"}, "--keep-latest 2 or more"),
-        ({"dp_shard": "3"}, "--dp-shard -1 or the number of ranks, 2; not 3"),
-        ({"dp_replicate": "2"}, "--dp-replicate 1"),
-        ({"tp": "2"}, "--tp 1"),
+        ({"dp_shard": "3"}, "--dp-shard -1 or 2, other dims 1"),
+        ({"dp_replicate": "2"}, "--dp-shard -1 or 2, other dims 1"),
+        ({"tp": "2"}, "--dp-shard -1 or 2, other dims 1"),
+        ({"checkpoint_dir": __file__}, "--checkpoint-dir to be a folder, which"),
         ({"width": "30", "heads": "4"}, "--width to be a multiple"),
         ({"dropout": "1"}, "--dropout from 0 to below 1"),
         ({"lr": "nan"}, "--lr above 0"),
@@ -202,7 +203,7 @@ def test_what_is_no_checkpoint_directory_is_neither_counted_nor_in_the_way(train
     model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
     state = train.TrainState(model, *train.build_optimizer(model, alone))
     folder = alone.checkpoint_dir
-    checkpointer = train.Checkpointer(folder, 2, state, train.RankState(torch.device("cpu")))
+    checkpointer = train.Checkpointer(folder, 2, "a run", state, train.RankState(torch.device("cpu")))
     (folder.parent / "elsewhere").mkdir(parents=True)
     folder.mkdir()
     (folder / "step-1").write_text("a file")
@@ -216,7 +217,7 @@ def test_what_is_no_checkpoint_directory_is_neither_counted_nor_in_the_way(train
 def test_a_whole_checkpoint_is_never_overwritten(train: ModuleType, alone) -> None:
     model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
     state = train.TrainState(model, *train.build_optimizer(model, alone))
-    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, state, train.RankState(torch.device("cpu")))
+    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, "a run", state, train.RankState(torch.device("cpu")))
     state.step = 1
     checkpointer.save()
     checkpointer.wait()
@@ -230,7 +231,7 @@ def test_a_resume_restores_the_generators_of_a_known_rank_and_seeds_those_of_a_n
     model = train.build_model_meta(alone, train.build_mesh(alone, torch.device("cpu")), torch.device("cpu"))
     state = train.TrainState(model, *train.build_optimizer(model, alone))
     rank = train.RankState(torch.device("cpu"))
-    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, state, rank)
+    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, "a run", state, rank)
     state.step = 3
     checkpointer.save()
     checkpointer.wait()
@@ -238,7 +239,37 @@ def test_a_resume_restores_the_generators_of_a_known_rank_and_seeds_those_of_a_n
     checkpointer.resume(alone.seed)
     assert torch.equal(torch.rand(4), expected)
     rank.key = "rng-cpu-7"
-    checkpointer.resume(alone.seed)
+    newcomer = train.Checkpointer(alone.checkpoint_dir, 2, "a run", state, rank)
+    newcomer.resume(alone.seed)
     fresh = torch.rand(4)
-    checkpointer.resume(alone.seed)
+    newcomer.resume(alone.seed)
     assert torch.equal(torch.rand(4), fresh) and not torch.equal(fresh, expected)
+
+
+def test_a_run_is_known_by_what_its_steps_depend_on(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = parse(train, monkeypatch).run
+    changes = {"global_batch": "32", "seq_len": "16", "lr": "0.5", "seed": "1", "layers": "1", "heads": "1"}
+    changes |= {"width": "16", "dropout": "0.5"}
+    for name, value in changes.items():
+        assert parse(train, monkeypatch, **{name: value}).run != run, name
+    same = {"micro_batch": "1", "steps": "5", "checkpoint_interval": "2", "keep_latest": "7", "checkpoint_dir": "there"}
+    assert parse(train, monkeypatch, **same).run == run
+
+
+def test_the_checkpoint_of_another_run_is_refused_before_any_of_it_is_loaded(
+    train: ModuleType, alone, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu = torch.device("cpu")
+    model = train.build_model_meta(alone, train.build_mesh(alone, cpu), cpu)
+    state = train.TrainState(model, *train.build_optimizer(model, alone))
+    checkpointer = train.Checkpointer(alone.checkpoint_dir, 2, "--lr 0.1", state, train.RankState(cpu))
+    state.step = 3
+    checkpointer.save()
+    checkpointer.wait()
+    state.step = 0
+    with pytest.raises(SystemExit) as caught:
+        train.Checkpointer(alone.checkpoint_dir, 2, "--lr 0.2", state, train.RankState(cpu)).resume(0)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "step-3 is of a run with --lr 0.1; expected these, not --lr 0.2, or a new --checkpoint-dir" in line
+    assert state.step == 0

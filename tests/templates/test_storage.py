@@ -107,7 +107,7 @@ def checkpointer(
         cpu = torch.device("cpu")
         model = train.build_model_meta(args, train.build_mesh(args, cpu), cpu)
         state = train.TrainState(model, *train.build_optimizer(model, args))
-        yield train.Checkpointer(args.checkpoint_dir, 2, state, train.RankState(cpu))
+        yield train.Checkpointer(args.checkpoint_dir, 2, "a run", state, train.RankState(cpu))
     if uri.startswith("memory:"):
         fsspec.filesystem("memory").rm("/run", recursive=True)
 
