@@ -7,12 +7,12 @@ READY := .venv/ready
 # Ranks share two cores with each other on small machines; more threads a rank only get in each other's way.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test check slow bench format api clean
+.PHONY: demo test check slow matrix bench format api clean
 
 demo: $(READY)
 	$(BIN)/python recipes/demo.py
 
-# What CI runs.
+# Fifteen minutes on two cores. CI runs `make test matrix`.
 test: check slow
 
 # The fast tier, under two minutes: style, types, and every test that is not marked slow.
@@ -25,7 +25,11 @@ check: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(READY)
-	$(BIN)/pytest -m slow -n 2
+	$(BIN)/pytest -m "slow and not matrix" -n 2
+
+# What is tried for each rule, and for each pair of the generator's options.
+matrix: $(READY)
+	$(BIN)/pytest -m matrix -n 2
 
 # Ratios, on an idle machine to mean something; README.md has those of one.
 bench: $(READY)

@@ -79,6 +79,7 @@ RUNS = [(rule, claim) for rule in RULES for claim in claims(rule)]
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(("rule", "claim"), RUNS, ids=[f"{rule.code}-{claim.program}" for rule, claim in RUNS])
 def test_it_runs_as_its_page_says_and_the_probe_sees_it_where_it_can(rule: Rule, claim: Claim, tmp_path: Path) -> None:
     attempts = ATTEMPTS if claim.outcome == "hangs" else 1

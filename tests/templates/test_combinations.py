@@ -26,7 +26,7 @@ from ..combinations import Row
 from .inputs import missing, prepare
 from .rows import spelled, to_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 
 @pytest.fixture(scope="module", autouse=True)
