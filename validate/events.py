@@ -443,14 +443,28 @@ class Saved(_Checkpointed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncSaved(_Checkpointed):
-    """`dcp.async_save`; `future` is what it returned (the future of the upload, where it returned two)."""
+    """`dcp.async_save`; `future` is what it returned (the future of the upload, where it returned two).
+
+    * `staging`: the future of the copy, where a stager makes it in the background; None where it is made before the
+      call returns, or where that is unknown.
+    * `process`: a process of its own writes (`AsyncCheckpointerType.PROCESS`); None where unknown.
+    * `imported`: a mere import of the main module leads here, as no `if __name__ == "__main__"` stands before it; None
+      where unknown.
+    """
 
     future: Ref
+    staging: Ref | None = None
+    process: bool | None = False
+    imported: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited(Event):
-    """The program learned that an asynchronous save has ended: `result()`, `exception()`, `wait()`, true `done()`."""
+    """The program learned that an asynchronous save, or the staging of one, has ended.
+
+    By `result()`, `exception()`, `wait()` or true `done()` of its future; a staging also by its stager's
+    `synchronize_staging()`.
+    """
 
     future: Ref
 

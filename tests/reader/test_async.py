@@ -6,7 +6,7 @@ import pytest
 from pytorch_fsdp2_dcp.validate.events import AsyncSaved, Awaited, Choice, Escaped, GroupCreated
 from pytorch_fsdp2_dcp.validate.trace import Trace
 
-from .programs import SHARDED, only, program
+from .programs import SHARDED, only, program, traces
 
 SAVE = "dcp.async_save({'m': model.state_dict()}, checkpoint_id='c')"
 
@@ -76,3 +76,59 @@ def test_the_group_of_a_save_is_the_one_created() -> None:
     )
     created = only(trace, GroupCreated)
     assert created.backend == "gloo" and only(trace, AsyncSaved).group == created.group
+
+
+@pytest.mark.parametrize(
+    ("stager", "staged"),
+    [
+        ("DefaultStager()", True),
+        ("DefaultStager(StagingOptions(use_shared_memory=False))", True),
+        ("DefaultStager(StagingOptions(False, False, False))", False),
+        ("DefaultStager(StagingOptions(use_async_staging=bool(os.environ.get('BACKGROUND'))))", False),
+        ("BlockingAsyncStager()", False),
+        ("None", False),
+        ("object()", False),
+    ],
+)
+def test_a_stager_that_works_in_the_background_is_known(stager: str, staged: bool) -> None:
+    """The staging is named only where it is certain; it ends by its future or by the stager."""
+    text = f"""
+    from torch.distributed.checkpoint.staging import BlockingAsyncStager, DefaultStager, StagingOptions
+    stager = {stager}
+    r = dcp.async_save({{'m': model}}, checkpoint_id='c', async_stager=stager)
+    r.staging_completion.result()
+    stager.synchronize_staging()
+    """
+    trace = program(text, SHARDED)
+    staging = only(trace, AsyncSaved).staging
+    assert (staging is not None) is staged
+    if staged:
+        assert [a.future for a in trace.of(Awaited)] == [staging, staging]
+
+
+def test_a_response_given_to_a_library_takes_its_futures_along() -> None:
+    trace = program(
+        "from torch.distributed.checkpoint.staging import DefaultStager\nfrom lib import keep\n"
+        "keep(dcp.async_save({'m': model}, checkpoint_id='c', async_stager=DefaultStager()))\n",
+        SHARDED,
+    )
+    saved = only(trace, AsyncSaved)
+    assert {e.of for e in trace.of(Escaped)} == {saved.future, saved.staging}
+
+
+@pytest.mark.parametrize(
+    ("start", "imported"),
+    [
+        ("save()", True),
+        ("if __name__ == '__main__':\n    save()", False),
+        ("if '__main__' == __name__ and os.environ:\n    save()", False),
+        ("", None),
+    ],
+)
+def test_whether_an_import_leads_to_a_save_is_told_apart(start: str, imported: bool | None) -> None:
+    text = (
+        "from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType as T\n"
+        f"def save():\n    dcp.async_save({{'m': 1}}, checkpoint_id='c', async_checkpointer_type=T.PROCESS)\n{start}\n"
+    )
+    (saved,) = [e for trace in traces(text) for e in trace.of(AsyncSaved)]
+    assert (saved.process, saved.imported) == (True, imported)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import staging, state_dict_loader, state_dict_saver
 
 from ..events import (
     AsyncSaved,
@@ -26,6 +26,7 @@ from ..events import (
 )
 from .entries import Reader
 from .groups import group_ref
+from .guard import reached_by_import
 from .identity import Objects
 from .observer import Call, Handler, Observer
 
@@ -63,6 +64,7 @@ class Futures:
 def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     """Hook what this module is about."""
     here = threading.local()
+    stagings = Objects()  # of a stager, the staging that it was given last
 
     def write(underway: _Underway, expanded: Any) -> None:
         """Write the event of a DCP call, with the state that DCP got from the objects it was given."""
@@ -101,7 +103,10 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
 
     def async_saved(call: Call) -> Handler:
         ref = observer.identities.new("future")
-        steps = calling(AsyncSaved, call, future=ref)
+        copying = observer.identities.new("staging") if _stages_in_background(call["async_stager"]) else None
+        process = getattr(call["async_checkpointer_type"], "name", "") == "PROCESS"
+        imported = reached_by_import(call.frame) if process else None
+        steps = calling(AsyncSaved, call, future=ref, staging=copying, process=process, imported=imported)
         next(steps)
         try:
             result = yield
@@ -111,7 +116,16 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         future = result.upload_completion if hasattr(result, "upload_completion") else result
         observer.identities.bind(future, ref)
         futures.start(future)
+        if copying is not None and hasattr(result, "staging_completion"):
+            observer.identities.bind(result.staging_completion, copying)
+            futures.start(result.staging_completion)
+            stagings.set(call["async_stager"], copying)
         next(steps, None)
+
+    def synchronized(call: Call) -> Handler:
+        yield
+        if (copying := stagings.get(call.args[0])) is not None:
+            observer.emit(Awaited, call.frame, future=copying)
 
     def loaded(call: Call) -> Handler:
         state = call["state_dict"]
@@ -171,6 +185,8 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
 
     observer.wrap([dcp, state_dict_saver], "save", saved)
     observer.wrap([dcp, state_dict_saver], "async_save", async_saved)
+    if hasattr(staging, "DefaultStager"):
+        observer.wrap([staging.DefaultStager], "synchronize_staging", synchronized)
     observer.wrap([dcp, state_dict_loader], "load", loaded)
     observer.wrap([state_dict_saver], "_stateful_to_state_dict", save_expanded, by_program=False)
     observer.wrap([state_dict_loader], "_load_state_dict", load_expanded, by_program=False)
@@ -181,6 +197,11 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     observer.wrap([torch], "save", torch_saved)
     observer.wrap([torch], "load", torch_loaded)
     observer.wrap([shutil], "rmtree", removed)
+
+
+def _stages_in_background(stager: Any) -> bool:
+    config = getattr(stager, "_config", None)
+    return bool(getattr(config, "use_async_staging", False))
 
 
 def _target(call: Call) -> str | None:

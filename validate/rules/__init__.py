@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from ..events import Location
 from ..findings import Finding
 from ..trace import Trace
-from .asynchronous import AsyncSaveNotAwaited, AsyncSavesOverlap
+from .asynchronous import (
+    AsyncSaveNotAwaited,
+    AsyncSaveSharesGroup,
+    AsyncSavesOverlap,
+    MainGuardMissing,
+    StagingNotAwaitedBeforeStep,
+)
 from .base import Rule
 from .launch import DeviceNotSet, RankGuardedCollective
 from .loading import LoadedButNotApplied, OptimizerLoadedLazily
@@ -32,6 +38,9 @@ RULES: tuple[Rule, ...] = (
     LoadedButNotApplied(),
     AsyncSaveNotAwaited(),
     AsyncSavesOverlap(),
+    AsyncSaveSharesGroup(),
+    MainGuardMissing(),
+    StagingNotAwaitedBeforeStep(),
     NewerThanPinnedTorch(),
     NoSuchApi(),
 )

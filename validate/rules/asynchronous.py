@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import AsyncSaved, Awaited
+from ..events import (
+    AsyncSaved,
+    Awaited,
+    CollectiveCalled,
+    Event,
+    ForwardEntered,
+    GradientsClipped,
+    GroupInitialised,
+    Loaded,
+    MeshCreated,
+    Saved,
+    Sharded,
+    Stepped,
+)
 from ..findings import Finding, Severity
-from ..trace import Trace
+from ..trace import Trace, together
 from .base import Rule, concluded
 
 
@@ -53,3 +66,110 @@ class AsyncSavesOverlap(Rule):
                 "collectives and files. Call .result() on the earlier save's future first."
             )
             yield self.finding(second, message, (first, "the earlier save"))
+
+
+# Collectives of Python objects, and barriers, go over the CPU's backend also where there is an accelerator's beside it.
+_ON_CPU = frozenset({
+    "barrier", "monitored_barrier", "broadcast_object_list", "all_gather_object", "gather_object",
+    "scatter_object_list",
+})  # fmt: skip
+
+
+class AsyncSaveSharesGroup(Rule):
+    """The background save and the program make their collectives over one group, in no certain order."""
+
+    code = "FS803"
+    name = "async-save-shares-group"
+    severity = Severity.ERROR
+    clause = 10
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(AsyncSaved):
+            if saved.group is not None or saved.alone or saved.process is not False or trace.escaped(saved.future):
+                continue
+            shared = next(self._meanwhile(trace, saved), None)
+            if shared is None:
+                continue
+            message = (
+                "this asynchronous save makes its collectives in a thread and over the default process group, which "
+                "the program uses meanwhile: where the ranks get to them in another order they pair up wrongly, and "
+                'the job hangs or dies. Give the save a group of its own: process_group=dist.new_group(backend="gloo").'
+            )
+            yield self.finding(saved, message, (shared, "the program uses the group here"))
+
+    def _meanwhile(self, trace: Trace, saved: AsyncSaved) -> Iterator[Event]:
+        """What the program does over the same backend of the same group before it waits for the save."""
+        for event in trace.after(saved, CollectiveCalled, ForwardEntered, GradientsClipped, Saved, Loaded):
+            if any(a.future == saved.future for a in trace.between(saved, event, Awaited)):
+                continue
+            if event.collective and event.when.main_thread and self._over_the_group(trace, event):
+                yield event
+
+    def _over_the_group(self, trace: Trace, event: Event) -> bool:
+        if isinstance(event, Saved | Loaded):
+            return event.group is None
+        if isinstance(event, CollectiveCalled) and event.group is None and event.op in _ON_CPU:
+            return True
+        backends = [g.backend for g in trace.before(event, GroupInitialised)]
+        if not backends or any(backend not in ("gloo", "cpu:gloo") for backend in backends):
+            return False
+        if isinstance(event, CollectiveCalled):
+            return event.group is None and event.op != "full_tensor"
+        if not isinstance(event, ForwardEntered | GradientsClipped):
+            return False
+        modules = event.modules if isinstance(event, GradientsClipped) else (event.module,)
+        sharded = [s for s in trace.before(event, Sharded) if any(trace.related(s.module, m) for m in modules)]
+        meshes = {m.mesh: m.shape for m in trace.of(MeshCreated)}
+        shapes = [meshes.get(s.mesh) for s in sharded if s.mesh is not None]
+        return bool(sharded) and all(shape is not None and len(shape) == 1 for shape in shapes)
+
+
+class MainGuardMissing(Rule):
+    """The process that writes begins by importing the main module; what is not guarded there runs once more."""
+
+    code = "FS804"
+    name = "main-guard-missing"
+    severity = Severity.ERROR
+    clause = 10
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(AsyncSaved):
+            if saved.process is not True or saved.imported is not True:
+                continue
+            message = (
+                "AsyncCheckpointerType.PROCESS starts a process that imports the main module, and that runs the "
+                "training again, up to here: the job hangs. Put what starts the training under "
+                '`if __name__ == "__main__":`.'
+            )
+            yield self.finding(saved, message)
+
+
+class StagingNotAwaitedBeforeStep(Rule):
+    """A stager that works in the background copies the parameters while the optimizer changes them."""
+
+    code = "FS806"
+    name = "staging-not-awaited-before-step"
+    severity = Severity.ERROR
+    clause = 10
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(AsyncSaved):
+            if saved.staging is None or trace.escaped(saved.staging) or trace.escaped(saved.future):
+                continue
+            for stepped in trace.after(saved, Stepped):
+                awaited = [a for a in trace.after(saved, Awaited) if self._before(a, stepped)]
+                if any(a.future in (saved.staging, saved.future) for a in awaited):
+                    break
+                message = (
+                    f"`{stepped.optimizer.name}` may step while the stager of this save still copies the state in the "
+                    "background: the checkpoint then holds some weights from before the step and some from after. "
+                    "Call .staging_completion.result() on what async_save returns before the next step."
+                )
+                yield self.finding(saved, message, (stepped, "steps here"))
+                break
+
+    def _before(self, awaited: Awaited, stepped: Stepped) -> bool:
+        """Whether the wait is over before the step changes anything: a hook of the optimizer's may be what waits."""
+        if awaited.when.step is not None and stepped.when.step is not None:
+            return awaited.when.step <= stepped.when.step
+        return awaited.order < stepped.order and together(awaited, stepped)

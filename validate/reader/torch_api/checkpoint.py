@@ -1,4 +1,4 @@
-"""Distributed Checkpoint, `torch.save`, and the futures of asynchronous saves."""
+"""Distributed Checkpoint and `torch.save`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...events import (
-    AsyncSaved,
-    Awaited,
     DirectoryRemoved,
     Entry,
     Form,
@@ -36,16 +34,13 @@ from ..values import (
     members,
     single,
 )
-from ..walk.calls import Call, call_value, callbacks, find_method
+from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
-from ..walk.escapes import escape
-from ..walk.lookup import ATTRIBUTES
-from ..walk.loops import iterate
 from .launch import group_of
 from .optimizers import optimizer_form
-from .table import api, method
+from .table import api
 
-_DCP = "torch.distributed.checkpoint."
+DCP = "torch.distributed.checkpoint."
 _DEPTH_LIMIT = 4  # dictionaries within dictionaries
 
 
@@ -209,7 +204,8 @@ def _statefuls(walk: Walk, value: Value, depth: int = 0) -> list[Obj]:
 # --- saves and loads ---
 
 
-def _common(call: Call, value: Value | None) -> dict[str, Any]:
+def common(call: Call, value: Value | None) -> dict[str, Any]:
+    """What the event of a save or load of this dictionary tells beside its own."""
     walk = call.walk
     walk.states = {}
     target = call.constant(None, "checkpoint_id")
@@ -226,10 +222,10 @@ def _common(call: Call, value: Value | None) -> dict[str, Any]:
 
 
 @api(
-    _DCP + "FileSystemWriter",
-    _DCP + "FileSystemReader",
-    _DCP + "filesystem.FileSystemWriter",
-    _DCP + "filesystem.FileSystemReader",
+    DCP + "FileSystemWriter",
+    DCP + "FileSystemReader",
+    DCP + "filesystem.FileSystemWriter",
+    DCP + "filesystem.FileSystemReader",
 )
 def _storage(call: Call) -> Value:
     made = call.walk.unknown(External(call.name))
@@ -239,45 +235,17 @@ def _storage(call: Call) -> Value:
     return made
 
 
-@api(_DCP + "save", _DCP + "save_state_dict")
+@api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
-    call.walk.emit(Saved, call.node, **_common(call, call.get(0, "state_dict")))
+    call.walk.emit(Saved, call.node, **common(call, call.get(0, "state_dict")))
     return call.walk.unknown()
 
 
-@api(_DCP + "async_save")
-def _async_save(call: Call) -> Value:
-    walk = call.walk
-    fields = _common(call, call.get(0, "state_dict"))
-    kind = call.get(None, "async_stager")
-    future = walk.new(What.FUTURE, data="upload")
-    walk.emit(AsyncSaved, call.node, future=walk.ref(future), **fields)
-    if kind is None or kind == NONE:
-        return future
-    response = walk.new(
-        What.RESPONSE
-    )  # a stager that works in the background makes torch return two futures in one object
-    walk.store.set((response.id, "%upload"), future)
-    return response
-
-
-def _upload(walk: Walk, response: Obj) -> Obj:
-    future = walk.store.get((response.id, "%upload"))
-    assert isinstance(future, Obj)
-    return future
-
-
-ATTRIBUTES[(What.RESPONSE, "upload_completion")] = lambda walk, response, _node: _upload(walk, response)
-ATTRIBUTES[(What.FUTURE, "upload_completion")] = lambda _walk, future, _node: future
-for _kind in (What.RESPONSE, What.FUTURE):
-    ATTRIBUTES[(_kind, "staging_completion")] = lambda walk, _obj, _node: walk.new(What.FUTURE, data="staging")
-
-
-@api(_DCP + "load", _DCP + "load_state_dict")
+@api(DCP + "load", DCP + "load_state_dict")
 def _load(call: Call) -> Value:
     walk = call.walk
     given = call.get(0, "state_dict")
-    fields = _common(call, given)
+    fields = common(call, given)
     state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
     walk.emit(Loaded, call.node, state=state, **fields)
     for obj in _statefuls(walk, given) if given is not None else ():
@@ -348,61 +316,3 @@ def _rmtree(call: Call) -> Value:
 )  # fmt: skip
 def _rng(_call: Call) -> Value:
     return RngState()
-
-
-# --- futures ---
-
-
-def _awaited(call: Call, future: Obj) -> None:
-    if future.data == "upload":
-        call.walk.emit(Awaited, call.node, future=call.walk.ref(future))
-
-
-@method(What.FUTURE, "result", "exception", "wait")
-def _result(call: Call, future: Obj) -> Value:
-    _awaited(call, future)
-    return call.walk.unknown()
-
-
-@method(What.FUTURE, "done", "running")
-def _done(call: Call, future: Obj) -> Value:
-    _awaited(call, future)
-    return call.walk.sym()
-
-
-@method(What.FUTURE, "add_done_callback")
-def _callback(call: Call, future: Obj) -> Value:
-    callbacks(call, call.everything())
-    escape(call, [future])
-    return NONE
-
-
-@method(What.FUTURE, "cancel")
-def _cancel(call: Call, _future: Obj) -> Value:
-    return call.walk.sym()
-
-
-@method(What.RESPONSE, "result", "wait")
-def _response_result(call: Call, response: Obj) -> Value:
-    _awaited(call, _upload(call.walk, response))
-    return call.walk.unknown()
-
-
-@api(
-    "concurrent.futures.wait",
-    "concurrent.futures.as_completed",
-    "asyncio.gather",
-    "asyncio.wrap_future",
-    "asyncio.wait",
-    "torch.futures.wait_all",
-)
-def _wait(call: Call) -> Value:
-    walk = call.walk
-    found: list[Value] = []
-    for value in call.args:
-        for _, v in members(value):
-            found += iterate(walk, v).values if not (isinstance(v, Obj) and v.what is What.FUTURE) else [v]
-    futures = [v for value in found for _, v in members(value) if isinstance(v, Obj) and v.what is What.FUTURE]
-    for future in futures:
-        _awaited(call, future)
-    return walk.new_list(futures, exact=False)

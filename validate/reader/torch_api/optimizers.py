@@ -6,7 +6,7 @@ import ast
 
 from ...events import Backward, Form, GradientsCleared, Kind, OptimizerBuilt, SchedulerBuilt, StateTaken, Stepped, Via
 from ..values import NONE, External, Obj, StateData, Tuple, Value, What, members
-from ..walk.calls import Call
+from ..walk.calls import Call, call_value
 from ..walk.core import Walk, owners
 from .table import anything, api, method
 
@@ -110,8 +110,26 @@ def _flat(walk: Walk, value: Value | None) -> list[Obj]:
 
 @method(What.OPTIMIZER, "step")
 def _step(call: Call, optimizer: Obj) -> Value:
-    call.walk.emit(Stepped, call.node, optimizer=call.walk.ref(optimizer))
+    _stepped(call, optimizer)
     return NONE
+
+
+def _stepped(call: Call, optimizer: Obj) -> None:
+    """The optimizer steps, once what was to run before a step has run."""
+    walk = call.walk
+    hooks = walk.store.get((optimizer.id, "%before"))
+    for hook in hooks.items if isinstance(hooks, Tuple) else ():
+        call_value(walk, hook, Call(walk, call.node, [optimizer, walk.unknown(), walk.unknown()], {}))
+    walk.emit(Stepped, call.node, optimizer=walk.ref(optimizer))
+
+
+@method(What.OPTIMIZER, "register_step_pre_hook")
+def _before_steps(call: Call, optimizer: Obj) -> Value:
+    walk = call.walk
+    known = walk.store.get((optimizer.id, "%before"))
+    hooks = (*(known.items if isinstance(known, Tuple) else ()), *call.args[:1])
+    walk.store.set((optimizer.id, "%before"), Tuple(hooks))
+    return walk.unknown()
 
 
 @method(What.OPTIMIZER, "zero_grad")
@@ -156,7 +174,7 @@ def _scaler_step(call: Call, _receiver: Value) -> Value | None:
     walk = call.walk
     optimizers = [v for value in call.args[:1] for v in _flat(walk, value) if walk.what(v) is What.OPTIMIZER]
     for optimizer in optimizers:
-        walk.emit(Stepped, call.node, optimizer=walk.ref(optimizer))
+        _stepped(call, optimizer)
     return NONE if optimizers else None
 
 

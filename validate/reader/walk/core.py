@@ -139,6 +139,7 @@ class Walk:
         self.meta: list[bool | None] = []
         self.in_forward = 0
         self.building = 0
+        self.guarded = False  # below an `if __name__ == "__main__"`
         self.scopes: dict[int, int | None] = {}
         self.classes: dict[int, Class] = {}
         self.namespaces: dict[str, int] = {}

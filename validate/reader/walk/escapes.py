@@ -42,6 +42,9 @@ def escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
                     todo += [(item, depth + 1) for item in content.items]
                 elif isinstance(content, Items):
                     todo += [(item, depth + 1) for _, item in content.items]
+                elif v.what is What.RESPONSE:
+                    futures = (walk.store.get((v.id, name)) for name in ("%upload", "%staging"))
+                    todo += [(future, depth + 1) for future in futures if future is not None]
                 elif v.what is What.INSTANCE:
                     todo += [(item, depth + 1) for item in attributes(walk, v)]
 
