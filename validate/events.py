@@ -405,12 +405,27 @@ class StateTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateApplied(Event):
-    """A state dict was given to the objects `to` (`load_state_dict`, `set_state_dict` and its kin)."""
+    """A state dict was given to the objects `to` (`load_state_dict`, `set_state_dict` and its kin).
+
+    * `full`, `broadcast`, `strict`: the options `full_state_dict`, `broadcast_from_rank0` and `strict`; `assign`: of
+      `load_state_dict`. None where unknown.
+    * `form`: how the tensors of the state dict lie across the ranks.
+    * `empty`: it has no entries, on this rank (probe) or on some ranks (reader).
+    * `unread`: nobody looks at what the call returns, the missing and unexpected keys (reader).
+    * `missed`: none of the keys that the objects have was in it (probe).
+    """
 
     to: tuple[Ref, ...]
     state: Ref | None = None
     via: Via = Via.METHOD
     full: bool | None = False
+    broadcast: bool | None = False
+    strict: bool | None = True
+    assign: bool | None = False
+    form: Form = Form.UNKNOWN
+    empty: bool | None = None
+    unread: bool | None = None
+    missed: bool | None = None
 
     @property
     def collective(self) -> bool:
@@ -421,12 +436,14 @@ class StateApplied(Event):
 class _Checkpointed(Event):
     """What saves and loads by DCP have in common.
 
-    `target` is the directory as far as it is known. `entries` is None where the observer could not see into the
+    `target` is the directory as far as it is known; `located` is False when the call names neither a directory nor a
+    storage. `entries` is None where the observer could not see into the
     dictionary. `group` is the process
     group passed, None for the default one; `alone` when DCP was told not to coordinate (`no_dist=True`).
     """
 
     target: str | None = None
+    located: bool = True
     entries: tuple[Entry, ...] | None = None
     group: Ref | None = None
     alone: bool = False
@@ -471,9 +488,28 @@ class Awaited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(_Checkpointed):
-    """`dcp.load` into the dictionary `state`."""
+    """`dcp.load` into the dictionary `state`.
+
+    `partial`: what the checkpoint does not have is passed over (`DefaultLoadPlanner(allow_partial_load=True)`); None
+    where another planner decides.
+    """
 
     state: Ref | None = None
+    partial: bool | None = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedValueRead(Event):
+    """The program reads what a load concerned: the value of `key` in the dictionary `state` that it filled.
+
+    `key` is None where any may be read. With `stale` it reads instead the variable `name` that the value had been put
+    in from before the load, and that still holds what it held then. Emitted by the reader only.
+    """
+
+    state: Ref
+    key: str | None
+    stale: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Kind,
     Loaded,
     Saved,
+    StateApplied,
     StateTaken,
     TorchSaved,
     Via,
@@ -249,3 +250,36 @@ def test_state_is_asked_for_once_by_dcp_and_never_by_the_probe(tmp_path: Path) -
     taken, saved = only(trace, StateTaken), only(trace, Saved)
     assert taken.order < saved.order
     assert entries(saved)["counted.model"].of == taken.of[0]
+
+
+@pytest.mark.slow
+def test_how_state_is_given_and_checkpoints_are_named_is_told(tmp_path: Path) -> None:
+    script = (
+        TRAINED
+        + """
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict
+    sharded = model.state_dict()
+    full = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    model.load_state_dict(sharded)
+    model.load_state_dict({"other": torch.zeros(1)}, strict=False)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, full if rank == 0 else {}, options=options)
+    dcp.save({"step": 1}, checkpoint_id="one")
+    dcp.load({"step": 0, "more": 0}, checkpoint_id="one", planner=DefaultLoadPlanner(allow_partial_load=True))
+    try:
+        dcp.load({"step": 0})
+    except RuntimeError:
+        pass
+    """
+    )
+    traces = traces_of(tmp_path, script)
+    for rank, trace in enumerate(traces):
+        told = [(e.via, e.form, e.full, e.broadcast, e.strict, e.empty, e.missed) for e in trace.of(StateApplied)]
+        given = Form.FULL if rank == 0 else Form.UNKNOWN
+        assert told == [
+            (Via.METHOD, Form.SHARDED, False, False, True, False, None),
+            (Via.METHOD, Form.UNKNOWN, False, False, False, False, True),
+            (Via.HELPER, given, True, True, True, rank == 1, None),
+        ]
+        assert [(e.located, e.partial) for e in trace.of(Loaded)] == [(True, True), (False, False)]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import staging, state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 from ..events import (
     AsyncSaved,
@@ -78,6 +79,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
             underway.event,
             call.frame,
             target=_target(call),
+            located=any(call[name] is not None for name in ("checkpoint_id", "storage_writer", "storage_reader")),
             entries=contents.entries,
             group=group_ref(observer, group),
             alone=bool(call["no_dist"]) or not torch.distributed.is_initialized(),
@@ -130,7 +132,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     def loaded(call: Call) -> Handler:
         state = call["state_dict"]
         ref = observer.ref(state, call.frame, "state") if isinstance(state, dict) else None
-        yield from calling(Loaded, call, state=ref)
+        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]))
 
     def save_expanded(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
         expanded = yield
@@ -202,6 +204,12 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
 def _stages_in_background(stager: Any) -> bool:
     config = getattr(stager, "_config", None)
     return bool(getattr(config, "use_async_staging", False))
+
+
+def _partial(planner: object) -> bool | None:
+    if planner is None:
+        return False
+    return planner.allow_partial_load if type(planner) is DefaultLoadPlanner else None
 
 
 def _target(call: Call) -> str | None:

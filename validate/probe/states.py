@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict as helpers
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..events import Kind, Ref, StateApplied, StateTaken, Via
+from ..events import Form, Kind, Ref, StateApplied, StateTaken, Via
 from .identity import Dictionaries
 from .modules import Modules
 from .observer import Call, Handler, Observer
@@ -84,6 +87,7 @@ def install(observer: Observer, modules: Modules, taken: Taken) -> None:
                 state=observer.ref(state, call.frame, "state") if isinstance(state, dict) else None,
                 via=via,
                 full=full,
+                **_given(call, value, state),
             )
             orders.append(order)
             if full:
@@ -129,3 +133,36 @@ def install(observer: Observer, modules: Modules, taken: Taken) -> None:
             observer.wrap([owner], "state_dict", method_taken)
         if "load_state_dict" in vars(owner):
             observer.wrap([owner], "load_state_dict", method_applied)
+
+
+def _given(call: Call, value: object, state: object) -> dict[str, Any]:
+    """The fields of the event that tell of the state dict given to an object, and how."""
+    options = call["options"]
+    fields: dict[str, Any] = {
+        "broadcast": bool(getattr(options, "broadcast_from_rank0", False)),
+        "strict": bool(getattr(options, "strict", True)) if options is not None else call["strict"] is not False,
+        "assign": call["assign"] is True,
+    }
+    if not isinstance(state, Mapping) or not isinstance(value, nn.Module):
+        return fields
+    parameters = {_plain_name(name): p for name, p in value.named_parameters(remove_duplicate=False)}
+    given = {_plain_name(str(name)): tensor for name, tensor in state.items()}
+    fields["empty"] = not given
+    if given and not fields["strict"]:
+        fields["missed"] = bool(parameters) and not any(name in parameters for name in given)
+    for name, parameter in parameters.items():
+        if isinstance(parameter, DTensor) and isinstance(given.get(name), torch.Tensor):
+            fields["form"] = _form(given[name], parameter)
+            break
+    return fields
+
+
+def _form(tensor: torch.Tensor, parameter: DTensor) -> Form:
+    if isinstance(tensor, DTensor):
+        return Form.SHARDED
+    return Form.FULL if tensor.shape == parameter.shape else Form.UNKNOWN
+
+
+def _plain_name(name: str) -> str:
+    """The name of a parameter without what wrappers put into it."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")

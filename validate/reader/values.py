@@ -165,6 +165,8 @@ class OptionsData:
 
     full: bool | None = False
     offload: bool | None = False
+    broadcast: bool | None = False
+    strict: bool | None = True
 
 
 @dataclass(frozen=True, slots=True)

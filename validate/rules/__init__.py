@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ..events import Location
 from ..findings import Finding
 from ..trace import Trace
+from .applying import AssignedOverShards, FullStateWithoutBroadcast, LenientLoadUnchecked
 from .asynchronous import (
     AsyncSaveNotAwaited,
     AsyncSaveSharesGroup,
@@ -17,7 +18,13 @@ from .asynchronous import (
 )
 from .base import Rule
 from .launch import DeviceNotSet, RankGuardedCollective
-from .loading import LoadedButNotApplied, OptimizerLoadedLazily
+from .loading import (
+    CheckpointWithoutLocation,
+    LoadedButNotApplied,
+    LoadedIntoNothing,
+    LoadedValueNotReadBack,
+    OptimizerLoadedLazily,
+)
 from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
 from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
 from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
@@ -36,6 +43,12 @@ RULES: tuple[Rule, ...] = (
     PerRankStateUnderOneKey(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),
+    LoadedValueNotReadBack(),
+    LenientLoadUnchecked(),
+    FullStateWithoutBroadcast(),
+    AssignedOverShards(),
+    LoadedIntoNothing(),
+    CheckpointWithoutLocation(),
     AsyncSaveNotAwaited(),
     AsyncSavesOverlap(),
     AsyncSaveSharesGroup(),

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ..events import Entry, Kind, Loaded, OptimizerBuilt, StateApplied, StateTaken, Stepped, Via
+from ..events import (
+    AsyncSaved,
+    Entry,
+    Escaped,
+    Kind,
+    Loaded,
+    LoadedValueRead,
+    OptimizerBuilt,
+    Saved,
+    StateApplied,
+    StateTaken,
+    Stepped,
+    Via,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import Rule, concluded, quoted
+from .base import READER, Rule, concluded, quoted
 
 _EAGER = frozenset({"Adagrad"})  # creates its state in its constructor; the others of torch.optim at the first step
 
@@ -48,6 +62,10 @@ class OptimizerLoadedLazily(Rule):
         return not filled and not trace.escaped(optimizer)
 
 
+# What a run counts, or compares with, and must go on from.
+_PROGRESS = re.compile(r"step|epoch|iter|batch|token|sample|seen|consumed|processed|best|counter", re.IGNORECASE)
+
+
 class LoadedButNotApplied(Rule):
     """A load fills a dictionary; what of it is not the object's own memory must be given back to the object."""
 
@@ -81,3 +99,74 @@ class LoadedButNotApplied(Rule):
         copied = copied or (entry.kind is Kind.MODEL and entry.aliased is False)
         applied = any(entry.of in a.to for a in trace.after(loaded, StateApplied))
         return copied and not applied and not trace.escaped(entry.of, since=loaded)
+
+
+class LoadedValueNotReadBack(Rule):
+    """A dictionary holds the number, not the variable: a load changes the one and leaves the other."""
+
+    code = "FS703"
+    name = "loaded-value-not-read-back"
+    severity = Severity.ERROR
+    clause = 8
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loaded in trace.of(Loaded):
+            if loaded.state is None or trace.escaped(loaded.state, since=loaded):
+                continue
+            reads = [r for r in trace.after(loaded, LoadedValueRead) if r.state == loaded.state]
+            read_back = {r.key for r in reads if not r.stale}
+            told: set[str | None] = set()
+            for read in reads:
+                known = read.key is None or read.key in read_back or None in read_back or read.key in told
+                if not read.stale or known or not _PROGRESS.search(read.key or ""):
+                    continue
+                told.add(read.key)
+                message = (
+                    f"`{read.key}` is loaded into the dictionary and never read from it: `{read.name}` is still what "
+                    f"it was before the load, and the run goes on from there. Read it back: "
+                    f"`{read.name} = {loaded.state.name}[{read.key!r}]`."
+                )
+                yield self.finding(loaded, message, (read, f"`{read.name}` is used here"))
+
+
+class LoadedIntoNothing(Rule):
+    """DCP fills what it is given; it does not make up what it is not given."""
+
+    code = "FS712"
+    name = "loaded-into-nothing"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loaded in trace.of(Loaded):
+            if loaded.entries != () or loaded.partial is None:
+                continue
+            if any(e.of == loaded.state for e in trace.before(loaded, Escaped)):
+                continue  # whoever had it may have filled it
+            message = (
+                "the dictionary that is loaded into is empty, and DCP only fills what it finds there: nothing is read, "
+                "nothing is said. Give it the state to be filled: "
+                '{"model": get_model_state_dict(model)}.'
+            )
+            yield self.finding(loaded, message)
+
+
+class CheckpointWithoutLocation(Rule):
+    """A save or a load that does not say where raises as soon as it is reached."""
+
+    code = "FS713"
+    name = "checkpoint-without-location"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.of(Saved, AsyncSaved, Loaded):
+            if event.located:
+                continue
+            what = "storage_reader" if isinstance(event, Loaded) else "storage_writer"
+            yield self.finding(
+                event,
+                "neither a directory nor a storage is given, so this raises when it is reached. "
+                f"Pass checkpoint_id=, or {what}=.",
+            )

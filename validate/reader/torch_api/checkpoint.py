@@ -36,6 +36,7 @@ from ..values import (
 )
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
+from ..walk.filled import load
 from .launch import group_of
 from .optimizers import optimizer_form
 from .table import api
@@ -215,10 +216,18 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
         target = single(path)
     return {
         "target": target if isinstance(target, str) else None,
+        "located": _is_located(call),
         "entries": entries(call, value),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
     }
+
+
+def _is_located(call: Call) -> bool:
+    """Whether the call says, or may say, where the checkpoint is."""
+    names = ("checkpoint_id", "storage_writer", "storage_reader")
+    given = [call.kwargs[name] for name in names if name in call.kwargs] + call.args[1:]
+    return call.open or any(value != NONE for value in given)
 
 
 @api(
@@ -247,7 +256,7 @@ def _load(call: Call) -> Value:
     given = call.get(0, "state_dict")
     fields = common(call, given)
     state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
-    walk.emit(Loaded, call.node, state=state, **fields)
+    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), **fields)
     for obj in _statefuls(walk, given) if given is not None else ():
         method = find_method(walk, obj, "load_state_dict")
         if method is not None:
@@ -258,12 +267,33 @@ def _load(call: Call) -> Value:
     return NONE
 
 
+@api(DCP + "DefaultLoadPlanner", DCP + "default_planner.DefaultLoadPlanner")
+def _load_planner(call: Call) -> Value:
+    planner = call.walk.unknown(External(DCP + "DefaultLoadPlanner"))
+    given = call.get(2, "allow_partial_load")
+    allowed = Const(False) if given is None and not call.open else given or call.walk.sym()
+    call.walk.store.set((planner.id, ".allow_partial_load"), allowed)
+    return planner
+
+
+def _is_partial(call: Call) -> bool | None:
+    planner = call.get(None, "planner")
+    if planner is None or planner == NONE:
+        return None if call.open else False
+    if not isinstance(planner, Obj) or planner.cls != External(DCP + "DefaultLoadPlanner"):
+        return None
+    allowed = call.walk.attribute(planner, "allow_partial_load")
+    return bool(allowed.value) if isinstance(allowed, Const) else None
+
+
 def _filled(walk: Walk, value: Value) -> None:
     """What a load put into the dictionary is not the constants that were in it."""
     for _, v in members(value):
         content = walk.items(v) if isinstance(v, Obj) else None
         if content is None or not isinstance(v, Obj):
             continue
+        for key, inner in content.items:
+            load(walk, v, key, inner)
         fresh = tuple((k, walk.sym() if isinstance(inner, Const | Sym) else inner) for k, inner in content.items)
         walk.store.set((v.id, "%items"), Items(fresh, content.exact))
         for _, inner in fresh:
@@ -296,7 +326,20 @@ def _is_model(walk: Walk, value: Value) -> bool:
 def _torch_load(call: Call) -> Value:
     target = call.constant(0, "f")
     call.walk.emit(TorchLoaded, call.node, target=target if isinstance(target, str) else None)
-    return call.walk.unknown()
+    return _read_file(call, call.get(0, "f"))
+
+
+@api("safetensors.torch.load_file")
+def _load_safetensors(call: Call) -> Value:
+    return _read_file(call, call.get(0, "filename"))
+
+
+def _read_file(call: Call, path: Value | None) -> Value:
+    walk = call.walk
+    content = walk.unknown(External(call.name))
+    if path is None or any(isinstance(v, Sym) and v.rank for _, v in members(path)):
+        walk.establish(content, "of rank")
+    return content
 
 
 @api("shutil.rmtree")

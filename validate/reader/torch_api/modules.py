@@ -27,6 +27,7 @@ from ..walk.core import Walk
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
 from ..walk.structure import children, descendants
+from .applied import flag, of_given
 from .table import anything, api, method
 
 
@@ -456,8 +457,11 @@ def _load_state_dict(call: Call, target: Obj) -> Value:
         state=walk.ref(known) if known else None,
         via=Via.METHOD,
         full=False,
+        strict=flag(call, 1, "strict", True),
+        assign=flag(call, 2, "assign", False),
+        **of_given(call, state),
     )
-    return NONE
+    return walk.unknown()
 
 
 @anything("load_state_dict")

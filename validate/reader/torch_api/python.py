@@ -30,6 +30,7 @@ from ..values import (
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value
 from ..walk.core import parts
+from ..walk.filled import put, read
 from ..walk.lookup import attribute
 from ..walk.loops import iterate
 from .table import anything, api, method
@@ -178,6 +179,7 @@ def _dict(call: Call) -> Value:
     items: dict[Value, Value] = {}
     exact = not call.open
     for value in call.args:
+        read(walk, value, None, call.node)
         content = walk.items(value) if isinstance(value, Obj) else None
         pairs = walk.elements(value) if isinstance(value, Obj) else None
         if content is not None:
@@ -189,7 +191,10 @@ def _dict(call: Call) -> Value:
         elif not isinstance(value, External | Class | Function):
             exact = False
     items.update((Const(name), value) for name, value in call.kwargs.items())
-    return walk.new_dict(items.items(), exact)
+    made = walk.new_dict(items.items(), exact)
+    for keyword in call.node.keywords if isinstance(call.node, ast.Call) else ():
+        put(walk, made, keyword.arg, keyword.value)
+    return made
 
 
 @api("builtins.getattr")
@@ -329,6 +334,7 @@ def _dict_get(call: Call, target: Obj) -> Value:
 
     content = call.walk.items(target)
     key = call.args[0] if call.args else NONE
+    read(call.walk, target, key, call.node)
     default = call.args[1] if len(call.args) > 1 else NONE
     if (
         content is not None
@@ -368,6 +374,7 @@ def _dict_update(call: Call, target: Obj) -> Value:
 
 @method(What.DICT, "values")
 def _dict_values(call: Call, target: Obj) -> Value:
+    read(call.walk, target, None, call.node)
     content = call.walk.items(target)
     return call.walk.new_list(parts(call.walk, target), content is not None and content.exact)
 
@@ -380,6 +387,7 @@ def _dict_keys(call: Call, target: Obj) -> Value:
 
 @method(What.DICT, "items")
 def _dict_items(call: Call, target: Obj) -> Value:
+    read(call.walk, target, None, call.node)
     content = call.walk.items(target)
     pairs = [Tuple(pair) for pair in content.items] if content else []
     return call.walk.new_list(pairs, content is not None and content.exact)
@@ -387,6 +395,7 @@ def _dict_items(call: Call, target: Obj) -> Value:
 
 @method(What.DICT, "copy")
 def _dict_copy(call: Call, target: Obj) -> Value:
+    read(call.walk, target, None, call.node)
     content = call.walk.items(target)
     return call.walk.new_dict(content.items, content.exact) if content is not None else call.walk.unknown()
 

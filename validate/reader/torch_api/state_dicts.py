@@ -6,6 +6,7 @@ from ...events import Form, Kind, StateApplied, StateTaken, Via
 from ..values import NONE, Const, External, Obj, OptionsData, StateData, Tuple, Value, What, members
 from ..walk.calls import Call
 from ..walk.core import Walk
+from .applied import flag, of_given
 from .modules import as_modules
 from .optimizers import as_optimizers
 from .table import api
@@ -15,15 +16,13 @@ _PREFIX = "torch.distributed.checkpoint.state_dict."
 
 @api(_PREFIX + "StateDictOptions")
 def _options(call: Call) -> Value:
-    data = OptionsData(_flag(call, 0, "full_state_dict"), _flag(call, 1, "cpu_offload"))
+    data = OptionsData(
+        flag(call, 0, "full_state_dict", False),
+        flag(call, 1, "cpu_offload", False),
+        flag(call, 5, "broadcast_from_rank0", False),
+        flag(call, 4, "strict", True),
+    )
     return call.walk.new(What.OPTIONS, External(_PREFIX + "StateDictOptions"), data=data)
-
-
-def _flag(call: Call, position: int, name: str) -> bool | None:
-    value = call.get(position, name)
-    if value is None:
-        return None if call.open else False
-    return bool(value.value) if isinstance(value, Const) else None
 
 
 def _options_of(walk: Walk, value: Value | None) -> OptionsData:
@@ -36,13 +35,25 @@ def _options_of(walk: Walk, value: Value | None) -> OptionsData:
             found.append(OptionsData())
             continue
         if not (isinstance(v, Obj) and isinstance(v.data, OptionsData)):
-            return OptionsData(None, None)
-        full = _in_force(walk, v, "full_state_dict", v.data.full)
-        found.append(OptionsData(full, _in_force(walk, v, "cpu_offload", v.data.offload)))
+            return OptionsData(None, None, None, None)
+        found.append(
+            OptionsData(
+                _in_force(walk, v, "full_state_dict", v.data.full),
+                _in_force(walk, v, "cpu_offload", v.data.offload),
+                _in_force(walk, v, "broadcast_from_rank0", v.data.broadcast),
+                _in_force(walk, v, "strict", v.data.strict),
+            )
+        )
     return OptionsData(
-        found[0].full if len({o.full for o in found}) == 1 else None,
-        found[0].offload if len({o.offload for o in found}) == 1 else None,
+        _agreed([o.full for o in found]),
+        _agreed([o.offload for o in found]),
+        _agreed([o.broadcast for o in found]),
+        _agreed([o.strict for o in found]),
     )
+
+
+def _agreed(flags: list[bool | None]) -> bool | None:
+    return flags[0] if len(set(flags)) == 1 else None
 
 
 def _in_force(walk: Walk, options: Obj, name: str, built: bool | None) -> bool | None:
@@ -116,17 +127,18 @@ def _get_both(call: Call) -> Value:
 
 def _apply(call: Call, to: list[Obj], state: Value | None, options: OptionsData) -> None:
     walk = call.walk
-    for known in [v for _, v in members(state) if isinstance(v, Obj)] if state is not None else []:
-        walk.emit(
-            StateApplied,
-            call.node,
-            to=tuple(map(walk.ref, to)),
-            state=walk.ref(known),
-            via=Via.HELPER,
-            full=options.full,
-        )
-        return
-    walk.emit(StateApplied, call.node, to=tuple(map(walk.ref, to)), state=None, via=Via.HELPER, full=options.full)
+    given = [v for _, v in members(state) if isinstance(v, Obj)] if state is not None else []
+    walk.emit(
+        StateApplied,
+        call.node,
+        to=tuple(map(walk.ref, to)),
+        state=walk.ref(given[0]) if given else None,
+        via=Via.HELPER,
+        full=options.full,
+        broadcast=options.broadcast,
+        strict=options.strict,
+        **of_given(call, state),
+    )
 
 
 @api(_PREFIX + "set_model_state_dict")

@@ -130,6 +130,7 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
     elif isinstance(content, Elements):
         walk.store.set((outer.id, "%items"), Elements((*content.items, value)[:_CONTAINER_LIMIT], exact=False))
     elif outer.what is What.OPAQUE:
+        walk.establish(outer, "changed")
         escape_one(walk, node, value)
     elif outer.what is What.INSTANCE and (method := find_method(walk, outer, "__setitem__")) is not None:
         call_value(walk, method, Call(walk, node, [key, value], {}))

@@ -35,6 +35,7 @@ from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
 from .escapes import escape
+from .filled import read
 from .lookup import attribute
 from .loops import iterate
 from .structure import uncovered
@@ -94,6 +95,7 @@ def call_expression(walk: Walk, node: ast.Call) -> Value:
         if keyword.arg is not None:
             call.kwargs[keyword.arg] = value
             continue
+        read(walk, value, None, node)
         content = walk.items(value) if isinstance(value, Obj) else None
         call.open = call.open or content is None or not content.exact
         written = walk.literals.get(value.id, frozenset()) if isinstance(value, Obj) else frozenset()

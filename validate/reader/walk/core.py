@@ -177,6 +177,10 @@ class Walk:
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
         self.api_asked: set[str] = set()
         self.literals: dict[int, frozenset[str]] = {}
+        # For `filled`: of a dictionary, the cells that its values were put in from; of a cell, the dictionary, key and
+        # value, where a load put another value there.
+        self.put_from: dict[int, dict[str, Cell]] = {}
+        self.outdated: dict[Cell, tuple[Obj, str, Value]] = {}
         self.among = False  # what is being looked at is one of several things that a value may be
 
     # --- identities ---
@@ -370,6 +374,10 @@ class Walk:
             return
         self._escapes[obj.id] = (self.told, self.path)
         self.emit(Escaped, node, of=self.ref(obj))
+
+    def has_escaped(self, obj: Obj) -> bool:
+        """Whether the object went out of sight so far."""
+        return obj.id in self._escapes
 
     def leave_early(self) -> None:
         """The function being walked is left here, perhaps by some ranks only."""

@@ -31,7 +31,7 @@ from ..values import (
     single,
     union,
 )
-from . import calls
+from . import calls, filled
 from .assignment import assign
 from .conditions import test, truth, walk_cell
 from .core import Walk, expression
@@ -63,6 +63,8 @@ def _name(walk: Walk, node: ast.Name) -> Value:
     if cell is not None:
         value = walk.get(cell)
         assert value is not None
+        if cell in walk.outdated:
+            filled.variable_read(walk, cell, node)
         return value
     if hasattr(builtins, node.id):
         return External("builtins." + node.id)
@@ -120,6 +122,8 @@ def _dict(walk: Walk, node: ast.Dict) -> Value:
         exact = exact and content is not None and content.exact
         items.update(content.items if content is not None else ((walk.sym(), merged),))
     made = walk.new_dict(items.items(), exact)
+    for key, value in zip(node.keys, node.values, strict=True):
+        filled.put(walk, made, key.value if isinstance(key, ast.Constant) else None, value)
     walk.literals[made.id] = frozenset(
         k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)
     )
@@ -334,6 +338,7 @@ def item(walk: Walk, value: Value, key: Value, node: ast.AST) -> Value:
             return content.items[index]
         return union([((), v) for v in content.items])
     if isinstance(content, Items):
+        filled.read(walk, value, key, node)
         found = [v for k, v in content.items if k == key]
         if not found and not content.exact:
             found = [v for k, v in content.items if not isinstance(k, Const) or not isinstance(key, Const)]

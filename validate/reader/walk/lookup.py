@@ -70,6 +70,10 @@ def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> 
         return walk.sym("attribute", obj, name)
     stored = walk.attribute(obj, name)
     if stored is not None:
+        if (obj.id, "." + name) in walk.outdated:
+            from .filled import variable_read
+
+            variable_read(walk, (obj.id, "." + name), node)
         return stored
     if isinstance(obj.cls, Class):
         found = _of_class(walk, obj.cls, obj, name, node)

@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import calls
+from . import calls, filled
 from .assignment import assign, extend
 from .conditions import branch, test
 from .contexts import context_manager, enter_context
@@ -50,6 +50,10 @@ def _assign(walk: Walk, node: ast.Assign) -> bool:
         value = walk.sym()  # `step = step + 1` counts: the first value is not the one that matters
     for target in node.targets:
         assign(walk, target, value)
+        if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            outer = walk.evaluate(target.value)
+            if isinstance(outer, Obj) and outer.what is What.DICT:
+                filled.put(walk, outer, target.slice.value, node.value)
     return True
 
 

@@ -1,0 +1,78 @@
+"""FS703, FS712 and FS713 over traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import (
+    AsyncSaved,
+    Awaited,
+    Choice,
+    Escaped,
+    Event,
+    Loaded,
+    LoadedValueRead,
+    Ref,
+    Saved,
+)
+
+from .traces import FUTURE, GROUP, STATE, Step, does, found
+
+LOADED = does(Loaded, state=STATE)
+YES, NO = Choice(1, True), Choice(1, False)
+
+
+def reads(key: str | None = "step", **fields: object) -> Step:
+    return does(LoadedValueRead, state=STATE, key=key, **fields)
+
+
+def uses(key: str = "step") -> Step:
+    return reads(key, stale=True, name=key)
+
+
+# --- FS703 ---
+
+
+def test_a_variable_that_kept_its_value_is_told_unless_the_key_is_read() -> None:
+    assert found(LOADED, uses()) == [("FS703", 1)]
+    assert found(LOADED, uses(), reads()) == []
+    assert found(LOADED, reads(None), uses()) == []
+    assert found(LOADED, reads("epoch"), uses()) == [("FS703", 1)]
+    assert found(LOADED, reads()) == []
+    assert found(uses(), LOADED) == []
+
+
+def test_a_key_is_judged_by_itself() -> None:
+    assert found(LOADED, uses("step"), reads("step"), uses("epoch")) == [("FS703", 1)]
+    assert found(LOADED, uses("seed")) == [], "no counter"
+
+
+def test_a_dictionary_that_went_out_of_sight_may_be_read_there() -> None:
+    assert found(LOADED, does(Escaped, of=STATE), uses()) == []
+    assert found(does(Loaded, state=Ref(99, "other")), uses()) == []
+    assert found(does(Loaded), uses()) == []
+
+
+def test_a_variable_that_is_read_only_where_nothing_was_loaded_is_not_told() -> None:
+    loaded = does(Loaded, state=STATE, branch=YES)
+    assert found(loaded, does(LoadedValueRead, state=STATE, key="step", stale=True, name="step", branch=NO)) == []
+
+
+# --- FS712 ---
+
+
+@pytest.mark.parametrize("partial", [True, False, None])
+def test_an_empty_dictionary_is_told_unless_another_planner_may_fill_it(partial: bool | None) -> None:
+    loaded = does(Loaded, state=STATE, entries=(), partial=partial)
+    assert found(loaded) == ([] if partial is None else [("FS712", 1)])
+    assert found(does(Escaped, of=STATE), loaded) == []
+
+
+# --- FS713 ---
+
+
+@pytest.mark.parametrize("kind", [Saved, AsyncSaved, Loaded])
+def test_a_checkpoint_is_somewhere(kind: type[Event]) -> None:
+    own = {"future": FUTURE, "group": GROUP} if kind is AsyncSaved else {}
+    awaited = does(Awaited, future=FUTURE)
+    assert found(does(kind, located=False, **own), awaited) == [("FS713", 1)]
+    assert found(does(kind, **own), awaited) == []

@@ -1,0 +1,111 @@
+"""FS7: how a state dict is given to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..events import Form, Ref, Sharded, StateApplied, Via
+from ..findings import Finding, Severity
+from ..trace import Trace
+from .base import PROBE, Rule
+
+
+def _sharded_before(trace: Trace, applied: StateApplied) -> Sharded | None:
+    """Where what the state dict is given to was sharded, if it was."""
+    return next(
+        (s for s in trace.before(applied, Sharded) if any(trace.related(s.module, m) for m in applied.to)), None
+    )
+
+
+class LenientLoadUnchecked(Rule):
+    """With `strict=False` a state dict whose keys are all wrong loads nothing and raises nothing."""
+
+    code = "FS705"
+    name = "lenient-load-unchecked"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for applied in trace.of(StateApplied):
+            if applied.strict is not False or not self._loses(trace, applied):
+                continue
+            name = ", ".join(f"`{ref.name}`" for ref in applied.to)
+            message = (
+                f"strict=False, and nobody looks at the keys that were missing: where the names differ by a prefix "
+                f"nothing at all is loaded into {name}, and it keeps its random weights. "
+                "Look at what the call returns, and raise unless only what you expect is missing."
+            )
+            if applied.missed:
+                message = (
+                    f"strict=False, and none of the keys of {name} was in the state dict: nothing was loaded, it keeps "
+                    "the weights that it had. Make the names agree, and raise when keys are missing."
+                )
+            yield self.finding(applied, message)
+
+    def _loses(self, trace: Trace, applied: StateApplied) -> bool:
+        if trace.origin == PROBE:
+            return applied.missed is True
+        return applied.unread is True and _sharded_before(trace, applied) is not None
+
+
+class FullStateWithoutBroadcast(Rule):
+    """A gathered state dict fits a sharded model only by the helpers, and only if every rank has it or is sent it."""
+
+    code = "FS708"
+    name = "full-state-without-broadcast"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for applied in trace.of(StateApplied):
+            message = self._wrong(trace, applied)
+            if message is None:
+                continue
+            sharded = _sharded_before(trace, applied)
+            yield self.finding(applied, message, *(() if sharded is None else ((sharded, "sharded here"),)))
+
+    def _wrong(self, trace: Trace, applied: StateApplied) -> str | None:
+        helper = applied.via is Via.HELPER
+        if helper and applied.broadcast is True and applied.full is False:
+            return (
+                "broadcast_from_rank0=True needs full_state_dict=True beside it: this raises ValueError. "
+                "Pass StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)."
+            )
+        if helper and applied.full is True and applied.broadcast is False and applied.empty is True:
+            return (
+                "some ranks have no state dict to give, and none is sent to them: they raise and the others wait for "
+                "them. Pass StateDictOptions(full_state_dict=True, broadcast_from_rank0=True) on all ranks."
+            )
+        whole = applied.form is Form.FULL and applied.full is False and applied.assign is False
+        if whole and _sharded_before(trace, applied) is not None:
+            return (
+                f"the state dict has whole tensors, the parameters of {_names(applied.to)} are sharded: copying the "
+                "one into the other raises. Use set_model_state_dict(model, state, "
+                "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))."
+            )
+        return None
+
+
+class AssignedOverShards(Rule):
+    """`assign=True` puts the given tensors in the place of the parameters, whatever they are."""
+
+    code = "FS709"
+    name = "assigned-over-shards"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for applied in trace.of(StateApplied):
+            sharded = _sharded_before(trace, applied)
+            if applied.assign is not True or applied.form is not Form.FULL or sharded is None:
+                continue
+            message = (
+                f"assign=True puts whole tensors in the place of the sharded parameters of {_names(applied.to)}: FSDP "
+                "fails on the next forward, or at once. Use set_model_state_dict(model, state, "
+                "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))."
+            )
+            yield self.finding(applied, message, (sharded, "sharded here"))
+
+
+def _names(refs: tuple[Ref, ...]) -> str:
+    return ", ".join(f"`{ref.name}`" for ref in refs)
