@@ -21,6 +21,12 @@ def _list(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+_EDIT = _object(
+    line={"type": "integer", "minimum": 1}, end_line={"type": "integer", "minimum": 1}, content={"type": "string"}
+)
+_APPLICABILITY = {"enum": ["safe", "unsafe"]}
+FIX = _object(message=TEXT, applicability=_APPLICABILITY, edits={"type": "array", "items": _EDIT, "minItems": 1})
+
 FINDING = _object(
     code={"type": "string", "pattern": "^FS[0-9]{3}$"},
     name={"type": "string", "pattern": "^[a-z0-9-]+$"},
@@ -33,13 +39,23 @@ FINDING = _object(
     page={"type": "string", "pattern": r"^references/rules/FS[0-9]{3}-[a-z0-9-]+/page\.md$"},
     related=_list(_object(file=TEXT, line={"type": "integer", "minimum": 1}, message=TEXT)),
     ranks=_list(COUNT),
-    fix={"type": "null"},
+    fix={"anyOf": [{"type": "null"}, FIX]},
 )
 
 STATISTICS = _list(_object(code=FINDING["properties"]["code"], name=TEXT, count={"type": "integer", "minimum": 1}))
 
 LINT = _object(version={"const": 1}, files=COUNT, findings=_list(FINDING), checklist=_list({}))
 LINT["properties"]["statistics"] = STATISTICS  # with --statistics only
+LINT["properties"]["fixed"] = _list(  # with --fix only
+    _object(
+        code=FINDING["properties"]["code"],
+        name=TEXT,
+        file=TEXT,
+        line=FINDING["properties"]["line"],
+        message=TEXT,
+        applicability=_APPLICABILITY,
+    )
+)
 
 PROOF = _object(
     name=TEXT,

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import report, suppressions, target
 from .errors import UserError
@@ -25,14 +26,18 @@ from .rules import RULES
 from .rules.base import READER
 from .selection import NAMES, matching, split
 from .settings import Settings, nearest
-from .sources import find_sources
+from .sources import Source, find_sources
 from .suppressions import Suppression
 from .trace import Note
+
+if TYPE_CHECKING:
+    from .fixing import Fixed
 
 EXAMPLES = (
     "fsdp2 lint train.py",
     "fsdp2 lint src/ --ignore FS202 --format json",
     "fsdp2 lint src/ --min-severity warn --format sarif > fsdp2.sarif",
+    "fsdp2 lint src/ --diff --unsafe-fixes",
     "fsdp2 lint - --stdin-filename train.py < train.py",
 )
 FORMATS = ("text", "json", "sarif", "github")
@@ -62,34 +67,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RELEASE",
         help="the torch that the scripts are written for (default: as the project pins it)",
     )
+    parser.add_argument("--fix", action="store_true", help="mend what can be mended mechanically and safely, then lint")
+    parser.add_argument("--diff", action="store_true", help="print what --fix would change, and change nothing")
+    parser.add_argument(
+        "--unsafe-fixes",
+        action="store_true",
+        help="with --fix or --diff: also fixes that may change what else the program does; look at them",
+    )
     parser.add_argument("--statistics", action="store_true", help="count the findings of each rule (text and json)")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever is found")
     parser.add_argument("--verbose", action="store_true", help="also tell what the reader could not know")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lint, print, and return the exit code."""
-    if arguments.statistics and arguments.format not in ("text", "json"):
-        raise UserError(f"--statistics is for text and json: leave it out, or --format {arguments.format}")
-    result = Result()
-    for outcome, choice in _linted(arguments):
-        result.add(outcome, choice)
+    """Lint, fix where asked, print, and return the exit code."""
+    _check(arguments)
+    linted = list(_linted(arguments))
+    fixing, fixed, hidden = None, None, 0
+    if arguments.fix or arguments.diff or arguments.format == "json":
+        from .fixing import Fixing, Program
+
+        fixing = Fixing([Program(one.source, one.choice.torch, one.outcome) for one in linted])
+        if arguments.fix or arguments.diff:
+            fixed = fixing.run(lambda outcomes: _result(linted, outcomes).unsuppressed(), arguments.unsafe_fixes)
+    result = _result(linted, [one.outcome for one in linted] if fixed is None else fixed.outcomes)
     findings = result.unsuppressed()
+    if fixing is not None and fixed is not None and not arguments.unsafe_fixes:
+        hidden = sum(fixing.fix_of(finding) is not None for finding in findings)
+    if fixed is not None and arguments.diff:
+        return _show_diff(arguments, result, fixed, hidden)
+    out = sys.stdout
+    if fixed is not None:
+        for text in fixed.texts:
+            if text.source.path is not None:
+                text.write()
+        if any(one.source.path is None for one in linted):
+            out = sys.stderr  # standard output is for the fixed text, as it is where nothing was to be fixed
+            _print_fixed_input(linted, fixed)
     if arguments.format == "json":
-        document = {"version": 1, "files": result.files, "findings": list(map(report.as_json, findings))}
+        document = {
+            "version": 1,
+            "files": result.files,
+            "findings": [report.as_json(f, fixing.fix_of(f) if fixing is not None else None) for f in findings],
+        }
+        if fixed is not None:
+            document["fixed"] = [report.fixed_as_json(fix) for fix in fixed.fixes]
         if arguments.statistics:
             document["statistics"] = [
                 {"code": code, "name": NAMES[code], "count": number} for code, number in _counted(findings)
             ]
-        print(json.dumps({**document, "checklist": []}, indent=2))
+        print(json.dumps({**document, "checklist": []}, indent=2), file=out)
     elif arguments.format == "sarif":
         from ..templates.render import version
         from .sarif import as_sarif
 
         log = as_sarif(findings, result.unreadable, version(), report.Lines(result.texts))
-        print(json.dumps(log, indent=2))
+        print(json.dumps(log, indent=2), file=out)
     else:
-        lines = [f"{report.plural(result.files, 'file')} read: {report.count(findings)}"]
+        summary = f"{report.plural(result.files, 'file')} read: {report.count(findings)}"
+        lines = [summary if fixed is None else f"{summary}; {len(fixed.fixes)} fixed"]
         if arguments.format == "github":
             from .annotations import as_annotations
 
@@ -98,19 +134,75 @@ def run(arguments: argparse.Namespace) -> int:
             lines += [f"{number:6}  {code}  {NAMES[code]}" for code, number in _counted(findings)]
         else:
             lines += report.as_text(findings, report.Lines(result.texts))
-        print("\n".join(lines))
-    for problem in result.unreadable:
-        print(f"fsdp2 lint: {report.printable(problem)}", file=sys.stderr)
-    if arguments.verbose:
-        for note in sorted(result.notes, key=lambda n: (n.at.file, n.at.line, n.text)):
-            print(report.printable(f"{note.at}: not known: {note.text}"), file=sys.stderr)
+            lines += report.fixed_as_text(fixed.fixes if fixed is not None else [])
+            lines += _hints(findings, hidden, fixed is not None)
+        print("\n".join(lines), file=out)
+    _tell_problems(arguments, result)
     if result.unreadable:
         return 2
     return int(any(f.severity.fails for f in findings) and not arguments.exit_zero)
 
 
-def _linted(arguments: argparse.Namespace) -> Iterator[tuple[Outcome, Choice]]:
-    """Each file with the choice of findings that holds for it."""
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises UserError for options that do not go together."""
+    if arguments.statistics and arguments.format not in ("text", "json"):
+        raise UserError(f"--statistics is for text and json: leave it out, or --format {arguments.format}")
+    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
+        raise UserError("--unsafe-fixes says what --fix and --diff may do: add one of them")
+    if arguments.diff and (arguments.format != "text" or arguments.statistics):
+        raise UserError("--diff prints a diff and nothing else: leave --format and --statistics out")
+
+
+def _result(linted: Sequence[Linted], outcomes: Sequence[Outcome]) -> Result:
+    result = Result()
+    for one, outcome in zip(linted, outcomes, strict=True):
+        result.add(outcome, one.choice)
+    return result
+
+
+def _show_diff(arguments: argparse.Namespace, result: Result, fixed: Fixed, hidden: int) -> int:
+    """Print what fixing would change; 1 when that is something."""
+    sys.stdout.flush()
+    for text in fixed.texts:
+        sys.stdout.buffer.write(text.diff())
+    sys.stdout.buffer.flush()
+    would = f"{report.plural(len(fixed.fixes), 'finding')} would be fixed in {report.plural(len(fixed.texts), 'file')}"
+    print("; ".join([would, *_hints([], hidden, True)]), file=sys.stderr)
+    _tell_problems(arguments, result)
+    return 2 if result.unreadable else int(bool(fixed.texts) and not arguments.exit_zero)
+
+
+def _print_fixed_input(linted: Sequence[Linted], fixed: Fixed) -> None:
+    """Print what standard input held, fixed, byte for byte."""
+    changed = {text.source.name: text.encoded() for text in fixed.texts}
+    for one in linted:
+        if one.source.path is None:
+            sys.stdout.buffer.write(changed.get(one.source.name, one.outcome.content or b""))
+    sys.stdout.buffer.flush()
+
+
+def _hints(findings: Sequence[Finding], hidden: int, fixing: bool) -> list[str]:
+    """What fixes there are beyond those that were made."""
+    if fixing:
+        return [f"{hidden} more can be fixed with --unsafe-fixes: look at them by --diff first"] if hidden else []
+    if not findings:
+        return []
+    from .fixes import FIXERS
+
+    fixable = any(finding.code in FIXERS for finding in findings)
+    return ["--diff --unsafe-fixes shows what of this can be mended mechanically"] if fixable else []
+
+
+def _tell_problems(arguments: argparse.Namespace, result: Result) -> None:
+    for problem in result.unreadable:
+        print(f"fsdp2 lint: {report.printable(problem)}", file=sys.stderr)
+    if arguments.verbose:
+        for note in sorted(result.notes, key=lambda n: (n.at.file, n.at.line, n.text)):
+            print(report.printable(f"{note.at}: not known: {note.text}"), file=sys.stderr)
+
+
+def _linted(arguments: argparse.Namespace) -> Iterator[Linted]:
+    """Each file, linted, with the choice of findings that holds for it."""
     choices: dict[str, Choice] = {}
     sources = []
     for source in find_sources(arguments.paths, arguments.stdin_filename):
@@ -123,7 +215,16 @@ def _linted(arguments: argparse.Namespace) -> Iterator[tuple[Outcome, Choice]]:
         raise UserError(f"{first.where('exclude')} it leaves no file to lint; name a file, or exclude less")
     outcomes = lint([(source, choices[source.given].torch) for source in sources])
     for source, outcome in zip(sources, outcomes, strict=True):
-        yield outcome, choices[source.given]
+        yield Linted(source, choices[source.given], outcome)
+
+
+@dataclass(frozen=True)
+class Linted:
+    """A file, the choice of findings that holds for it, and what linting it gave."""
+
+    source: Source
+    choice: Choice
+    outcome: Outcome
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,14 +29,17 @@ class Outcome:
     """What linting one file gave, suppressed findings included.
 
     `comments`: the suppressions in the file and in each module of the project that a finding is in.
-    `text`: that of standard input, which nobody can read again.
+    `files`: the names of those that the program consists of, as far as they were read.
+    `text`, `content`: what standard input held, which nobody can read again.
     """
 
     name: str
     findings: list[Finding] = field(default_factory=list)
     comments: list[Suppression] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    files: tuple[str, ...] = ()
     text: str | None = None
+    content: bytes | None = None
     problem: str | None = None  # why it could not be linted
 
 
@@ -75,19 +79,27 @@ def _content(source: Source) -> bytes | Outcome:
     return content if source.named or mentions_api(content) else Outcome(source.name)
 
 
-def lint_one(source: Source, content: bytes, torch: str | None = None) -> Outcome:
-    """Lint one file by the whole rule book. Never raises: what went wrong is the outcome's `problem`."""
+def lint_one(
+    source: Source, content: bytes, torch: str | None = None, texts: Mapping[str, str] | None = None
+) -> Outcome:
+    """Lint one file by the whole rule book. Never raises: what went wrong is the outcome's `problem`.
+
+    `texts` holds, by their real paths, what some modules of its program are taken to contain.
+    """
     outcome = Outcome(source.name)
+    texts = texts or {}
     try:
         text = decode(source.name, content)
         if source.path is None:
-            outcome.text = text
-        reading = read(Path(source.name), text=text, torch=torch)
+            outcome.text, outcome.content = text, content
+        reading = read(Path(source.name), text=text, torch=torch, texts=texts)
+        outcome.files = reading.files
         outcome.findings = judge(reading.traces, RULES)
         outcome.notes = [note for trace in reading.traces for note in trace.notes]
         outcome.comments = suppressions.find(source.name, text)
         for file in {finding.at.file for finding in outcome.findings} - {source.name}:
-            outcome.comments += suppressions.find(file, decode(file, Path(file).read_bytes()))
+            other = texts.get(os.path.realpath(file))
+            outcome.comments += suppressions.find(file, other or decode(file, Path(file).read_bytes()))
     except UserError as error:
         outcome.problem = str(error)
     except Exception as error:  # ours, not the user's; the other files are judged all the same

@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
 from .findings import Finding, Severity
 from .sources import decode
+
+if TYPE_CHECKING:
+    from .fixing import Fix
 
 TEXT_LIMIT = 50  # findings shown as text; an agent's context is finite, and JSON has them all
 LINE_LIMIT = 200  # characters of a source line
@@ -43,8 +46,8 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape", "surrogatepass").decode()
 
 
-def as_json(finding: Finding) -> dict[str, Any]:
-    """A finding as the command contract lays it down."""
+def as_json(finding: Finding, fix: Fix | None = None) -> dict[str, Any]:
+    """A finding as the command contract lays it down; `fix` is what would mend it mechanically."""
     return {
         "code": finding.code,
         "name": finding.name,
@@ -57,8 +60,36 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "page": page(finding.code, finding.name),
         "related": [{"file": at.file, "line": at.line, "message": word} for at, word in finding.related],
         "ranks": list(finding.ranks),
-        "fix": None,
+        "fix": None if fix is None else _fix_as_json(fix),
     }
+
+
+def _fix_as_json(fix: Fix) -> dict[str, Any]:
+    """Whole lines (from 1) of the finding's file, `end_line` not included, are replaced by `content`."""
+    edits = [{"line": e.first + 1, "end_line": e.last + 1, "content": "".join(e.lines)} for e in fix.edits]
+    return {"message": fix.message, "applicability": fix.applicability, "edits": edits}
+
+
+def fixed_as_json(fix: Fix) -> dict[str, Any]:
+    """A finding that is no more; `line` is where it was."""
+    found = fix.finding
+    return {
+        "code": found.code,
+        "name": found.name,
+        "file": found.at.file,
+        "line": found.at.line,
+        "message": fix.message,
+        "applicability": fix.applicability,
+    }
+
+
+def fixed_as_text(fixes: Sequence[Fix]) -> list[str]:
+    """The findings that are no more, a line each."""
+    lines = [
+        f"fixed {printable(fix.finding.at.file)}: {fix.finding.code} ({fix.applicability}): {fix.message}"
+        for fix in fixes[:TEXT_LIMIT]
+    ]
+    return lines + ([f"... and {len(fixes) - TEXT_LIMIT} more fixed"] if len(fixes) > TEXT_LIMIT else [])
 
 
 def as_text(findings: Sequence[Finding], line_of: Callable[[str, int], str] | None = None) -> list[str]:

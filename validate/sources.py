@@ -82,18 +82,21 @@ def find_sources(paths: Sequence[str], stdin_filename: str | None = None) -> Ite
             raise UserError(f"{given}: no Python files in this folder; expected at least one *.py below it")
 
 
-def decode(name: str, content: bytes) -> str:
-    """The text of a source file: UTF-8, or what its encoding declaration (PEP 263) says.
-
-    Raises UserError when it is not in that encoding.
-    """
-    encoding = "utf-8-sig"
+def encoding_of(content: bytes) -> str:
+    """The encoding of a source file: as it declares (PEP 263), or `utf-8-sig`, with a byte order mark or without."""
     for line in content.split(b"\n", 2)[:2]:
         if match := _CODING.match(line):
-            encoding = match[1].decode()
-            break
-    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
-        encoding = "utf-8-sig"
+            declared = match[1].decode()
+            return "utf-8-sig" if declared.lower().replace("_", "-") in ("utf-8", "utf8") else declared
+    return "utf-8-sig"
+
+
+def decode(name: str, content: bytes) -> str:
+    """The text of a source file, without a byte order mark.
+
+    Raises UserError when it is not in its encoding.
+    """
+    encoding = encoding_of(content)
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pytorch_fsdp2_dcp.validate.fixes import FIXERS, Script
 from pytorch_fsdp2_dcp.validate.linter import Outcome, lint, lint_one
-from pytorch_fsdp2_dcp.validate.sources import SIZE_LIMIT, Source, find_sources
+from pytorch_fsdp2_dcp.validate.sources import SIZE_LIMIT, Source, decode, find_sources
 
 from ..commands import assert_refused, fsdp2
 from .test_lint import EARLY_OPTIMIZER
@@ -166,3 +167,16 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "scandir", refuse)
     (found,) = lint([(source, None) for source in find_sources([str(tmp_path)])])
     assert found.problem == f"{tmp_path}: cannot be listed: Permission denied; expected a folder that can be read"
+
+
+@quick
+@given(mutated())
+def test_fixers_take_any_script_that_is_judged(content: bytes) -> None:
+    """Called as they are: what applies fixes would forgive them anything."""
+    found = outcome(content)
+    if found.problem is None:
+        script = Script(decode("fuzzed.py", content))
+        for finding in found.findings:
+            if finding.code in FIXERS:
+                for proposal in FIXERS[finding.code](script, finding):
+                    assert proposal.text

@@ -6,6 +6,7 @@ import ast
 import functools
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,14 +59,18 @@ def _parse(text: str, name: str) -> ast.Module:
 
 @dataclass
 class Project:
-    """Where the modules of a program are looked for: the folders of its entry and of its packages, and a root."""
+    """Where the modules of a program are looked for: the folders of its entry and of its packages, and a root.
+
+    `texts`: what some files (by their real paths) are taken to hold, whatever is on the disk.
+    """
 
     folders: list[Path]
+    texts: Mapping[str, str] = field(default_factory=dict)
     _files: dict[Path, SourceFile | None] = field(default_factory=dict)
     _found: dict[tuple[str, ...], Path | None] = field(default_factory=dict)  # what each name is, looked up once
 
     @classmethod
-    def around(cls, entry: Path, root: Path | None) -> Project:
+    def around(cls, entry: Path, root: Path | None, texts: Mapping[str, str] | None = None) -> Project:
         """The project of a program that starts at `entry`: Python's own rule first, then the tops of its packages."""
         folder = entry.parent
         folders = [folder]
@@ -75,7 +80,7 @@ class Project:
         if root is not None:
             folders.append(root)
         folders = [f for f in folders if f.name not in INSTALLED]
-        return cls(list(dict.fromkeys(folders)))
+        return cls(list(dict.fromkeys(folders)), texts or {})
 
     def find(self, module: str) -> Path | None:
         """The file of a dotted module name; for a package its `__init__.py`, for one without it the folder."""
@@ -118,6 +123,8 @@ class Project:
             return SourceFile(path, _shown(path), ast.Module([], []))
         if len(self._files) >= MODULE_LIMIT or path.stat().st_size > SIZE_LIMIT:
             return None
+        if self.texts and (text := self.texts.get(os.path.realpath(path))) is not None:
+            return SourceFile(path, _shown(path), load(path, text).tree)
         tree = _parsed(path, path.stat().st_mtime_ns)
         return SourceFile(path, _shown(path), tree) if tree is not None else None
 

@@ -1,0 +1,1 @@
+"""Tests of `validate/fixes` and `validate/fixing.py`: mechanical repairs."""
