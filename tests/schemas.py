@@ -44,7 +44,18 @@ FINDING = _object(
 
 STATISTICS = _list(_object(code=FINDING["properties"]["code"], name=TEXT, count={"type": "integer", "minimum": 1}))
 
-LINT = _object(version={"const": 1}, files=COUNT, findings=_list(FINDING), checklist=_list({}))
+ITEM = _object(
+    workflow={"enum": ["a", "b"]},
+    file=TEXT,
+    item={"type": "integer", "minimum": 1},
+    text=TEXT,
+    status={"enum": ["done", "missing", "broken", "not-seen"]},
+    at={"anyOf": [{"type": "null"}, _object(file=TEXT, line={"type": "integer", "minimum": 1})]},
+    rules=_list(FINDING["properties"]["code"]),
+    note={"type": "string"},
+)
+
+LINT = _object(version={"const": 1}, files=COUNT, findings=_list(FINDING), checklist=_list(ITEM))
 LINT["properties"]["statistics"] = STATISTICS  # with --statistics only
 LINT["properties"]["fixed"] = _list(  # with --fix only
     _object(

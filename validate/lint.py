@@ -31,15 +31,18 @@ from .suppressions import Suppression
 from .trace import Note
 
 if TYPE_CHECKING:
+    from .checklist import Verdict, Workflow
     from .fixing import Fixed
 
 EXAMPLES = (
     "fsdp2 lint train.py",
     "fsdp2 lint src/ --ignore FS202 --format json",
     "fsdp2 lint src/ --min-severity warn --format sarif > fsdp2.sarif",
+    "fsdp2 lint train.py --checklist a",
     "fsdp2 lint src/ --diff --unsafe-fixes",
     "fsdp2 lint - --stdin-filename train.py < train.py",
 )
+CHECKLIST_LIMIT = 8  # checklists shown as text, some twenty lines each
 FORMATS = ("text", "json", "sarif", "github")
 READER_CODES = frozenset(rule.code for rule in RULES if READER in rule.seen_by)
 
@@ -67,6 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="RELEASE",
         help="the torch that the scripts are written for (default: as the project pins it)",
     )
+    parser.add_argument(
+        "--checklist", choices=("a", "b", "all"), help="tick off SKILL.md's workflow A (retrofit FSDP2) or B (add DCP)"
+    )
     parser.add_argument("--fix", action="store_true", help="mend what can be mended mechanically and safely, then lint")
     parser.add_argument("--diff", action="store_true", help="print what --fix would change, and change nothing")
     parser.add_argument(
@@ -92,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             fixed = fixing.run(lambda outcomes: _result(linted, outcomes).unsuppressed(), arguments.unsafe_fixes)
     result = _result(linted, [one.outcome for one in linted] if fixed is None else fixed.outcomes)
     findings = result.unsuppressed()
+    checklists = _checklists(linted, findings) if arguments.checklist is not None else []
     if fixing is not None and fixed is not None and not arguments.unsafe_fixes:
         hidden = sum(fixing.fix_of(finding) is not None for finding in findings)
     if fixed is not None and arguments.diff:
@@ -116,7 +123,10 @@ def run(arguments: argparse.Namespace) -> int:
             document["statistics"] = [
                 {"code": code, "name": NAMES[code], "count": number} for code, number in _counted(findings)
             ]
-        print(json.dumps({**document, "checklist": []}, indent=2), file=out)
+        from .checklist.show import as_json as as_items
+
+        items = [item for one in checklists for item in as_items(*one)]
+        print(json.dumps({**document, "checklist": items}, indent=2), file=out)
     elif arguments.format == "sarif":
         from ..templates.render import version
         from .sarif import as_sarif
@@ -126,6 +136,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         summary = f"{report.plural(result.files, 'file')} read: {report.count(findings)}"
         lines = [summary if fixed is None else f"{summary}; {len(fixed.fixes)} fixed"]
+        from .checklist.show import as_text as as_list
+
+        for one in checklists[:CHECKLIST_LIMIT]:
+            lines += ["", *as_list(*one)]
+        if len(checklists) > CHECKLIST_LIMIT:
+            lines += ["", f"... and {len(checklists) - CHECKLIST_LIMIT} more checklists; --format json has them all"]
+        lines += [""] if checklists and findings else []
         if arguments.format == "github":
             from .annotations import as_annotations
 
@@ -140,13 +157,39 @@ def run(arguments: argparse.Namespace) -> int:
     _tell_problems(arguments, result)
     if result.unreadable:
         return 2
-    return int(any(f.severity.fails for f in findings) and not arguments.exit_zero)
+    fails = any(f.severity.fails for f in findings) or any(
+        verdict.status.value == "missing" for _, _, verdicts in checklists for verdict in verdicts
+    )
+    return int(fails and not arguments.exit_zero)
+
+
+def _workflows(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return {None: (), "all": ("a", "b")}.get(arguments.checklist, (arguments.checklist,))
+
+
+def _checklists(linted: Sequence[Linted], findings: Sequence[Finding]) -> list[tuple[str, Workflow, list[Verdict]]]:
+    """Each program's checklists. Raises UserError when there is no program: a list of nothing is not a list done."""
+    from .checklist import WORKFLOWS, ticked
+
+    found = []
+    for one in linted:
+        own = {(f.code, f.at) for f in one.outcome.findings}
+        here = [f for f in findings if (f.code, f.at) in own]
+        for letter, verdicts in one.outcome.checklists.items():
+            found.append((one.source.name, WORKFLOWS[letter], ticked(WORKFLOWS[letter], verdicts, here)))
+    if not found and not any(one.outcome.problem for one in linted):
+        raise UserError("--checklist: none of these files is a program that trains, saves or loads; name the script")
+    return found
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises UserError for options that do not go together."""
     if arguments.statistics and arguments.format not in ("text", "json"):
         raise UserError(f"--statistics is for text and json: leave it out, or --format {arguments.format}")
+    if arguments.checklist is not None and (arguments.fix or arguments.diff):
+        raise UserError("--checklist judges the files as they are: run it after --fix")
+    if arguments.checklist is not None and arguments.format not in ("text", "json"):
+        raise UserError(f"--checklist is for text and json: leave it out, or --format {arguments.format}")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UserError("--unsafe-fixes says what --fix and --diff may do: add one of them")
     if arguments.diff and (arguments.format != "text" or arguments.statistics):
@@ -213,7 +256,7 @@ def _linted(arguments: argparse.Namespace) -> Iterator[Linted]:
     if not sources:
         (first, *_) = [c.settings for c in choices.values()]
         raise UserError(f"{first.where('exclude')} it leaves no file to lint; name a file, or exclude less")
-    outcomes = lint([(source, choices[source.given].torch) for source in sources])
+    outcomes = lint([(source, choices[source.given].torch) for source in sources], _workflows(arguments))
     for source, outcome in zip(sources, outcomes, strict=True):
         yield Linted(source, choices[source.given], outcome)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import suppressions
 from .errors import UserError
@@ -16,8 +17,11 @@ from .reader import mentions_api, read
 from .rules import RULES, judge
 from .sources import Source, TooLarge, decode
 from .suppressions import Suppression
-from .trace import Note
+from .trace import Note, Trace
 from .workers import map_forked
+
+if TYPE_CHECKING:
+    from .checklist import Verdict
 
 # Collections of garbage: syntax trees are many objects and no garbage, and looking for some doubles the time to parse.
 SELDOM = (200_000, 20, 100)
@@ -30,6 +34,8 @@ class Outcome:
 
     `comments`: the suppressions in the file and in each module of the project that a finding is in.
     `files`: the names of those that the program consists of, as far as they were read.
+    `checklists`: by workflow, what the program shows of its items, whatever the rules find; empty for a file that is
+    no program.
     `text`, `content`: what standard input held, which nobody can read again.
     """
 
@@ -38,13 +44,17 @@ class Outcome:
     comments: list[Suppression] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     files: tuple[str, ...] = ()
+    checklists: dict[str, list[Verdict]] = field(default_factory=dict)
     text: str | None = None
     content: bytes | None = None
     problem: str | None = None  # why it could not be linted
 
 
-def lint(sources: Sequence[tuple[Source, str | None]]) -> list[Outcome]:
-    """Lint each file by the whole rule book, for the release of torch beside it; one outcome a file, in order."""
+def lint(sources: Sequence[tuple[Source, str | None]], workflows: Sequence[str] = ()) -> list[Outcome]:
+    """Lint each file by the whole rule book, for the release of torch beside it; one outcome a file, in order.
+
+    `workflows` are those whose items are judged too.
+    """
     contents = [_content(source) for source, _ in sources]
     todo = [
         (source, content, torch)
@@ -56,9 +66,9 @@ def lint(sources: Sequence[tuple[Source, str | None]]) -> list[Outcome]:
     gc.set_threshold(*SELDOM)
     try:
         if sum(len(content) for _, content, _ in todo) < PARALLEL_FROM or len(todo) < 2:
-            judged = [lint_one(*one) for one in todo]
+            judged = [lint_one(*one, workflows=workflows) for one in todo]
         else:
-            judged = map_forked(lambda one: lint_one(*one), todo, _crashed)
+            judged = map_forked(lambda one: lint_one(*one, workflows=workflows), todo, _crashed)
     finally:
         gc.set_threshold(*thresholds)
     by_name = {outcome.name: outcome for outcome in judged}
@@ -80,7 +90,11 @@ def _content(source: Source) -> bytes | Outcome:
 
 
 def lint_one(
-    source: Source, content: bytes, torch: str | None = None, texts: Mapping[str, str] | None = None
+    source: Source,
+    content: bytes,
+    torch: str | None = None,
+    texts: Mapping[str, str] | None = None,
+    workflows: Sequence[str] = (),
 ) -> Outcome:
     """Lint one file by the whole rule book. Never raises: what went wrong is the outcome's `problem`.
 
@@ -95,6 +109,8 @@ def lint_one(
         reading = read(Path(source.name), text=text, torch=torch, texts=texts)
         outcome.files = reading.files
         outcome.findings = judge(reading.traces, RULES)
+        if workflows:
+            outcome.checklists = _checklists(reading.traces, workflows, source.named)
         outcome.notes = [note for trace in reading.traces for note in trace.notes]
         outcome.comments = suppressions.find(source.name, text)
         for file in {finding.at.file for finding in outcome.findings} - {source.name}:
@@ -105,6 +121,14 @@ def lint_one(
     except Exception as error:  # ours, not the user's; the other files are judged all the same
         outcome.problem = f"{source.name}: the linter failed ({type(error).__name__}: {error}); please report it"
     return outcome
+
+
+def _checklists(traces: Sequence[Trace], workflows: Sequence[str], named: bool) -> dict[str, list[Verdict]]:
+    """The items of each workflow; nothing for a module that was met in a folder."""
+    from .checklist import WORKFLOWS, Seen
+
+    seen = Seen(traces)
+    return {letter: WORKFLOWS[letter].judged(seen) for letter in workflows} if named or seen.is_program else {}
 
 
 def _crashed(one: tuple[Source, bytes, str | None]) -> Outcome:
