@@ -18,6 +18,8 @@ from ..runs import run_script
 TOLD = """
     import zlib
     model = shard(Model())
+    model.register_buffer("seen", torch.zeros(()))
+    model.register_buffer("scratch", torch.zeros(()), persistent=False)
     for block in model.blocks:
         block.register_forward_hook(lambda m, i, o: torch.nn.functional.dropout(o, 0.1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -30,6 +32,7 @@ TOLD = """
         norm = sum(p.grad.to_local().double().square().sum().item() for p in model.parameters())
         print("norm", repr(norm))
         optimizer.step()
+        model.seen = model.seen + 1
         print("lr", repr(scheduler.get_last_lr()[0]))
         scheduler.step()
         optimizer.zero_grad()
@@ -55,6 +58,8 @@ def test_figures_are_what_the_script_itself_computes(tmp_path: Path) -> None:
         assert [repr(loss) for f in found for loss in f.losses] == [w[0] for w in words(end.output, "loss")]
         assert [f.grad_norm_sq for f in found[1:]] == pytest.approx([float(w[0]) for w in words(end.output, "norm")])
         assert [repr(f.lrs[0]) for f in found[1:]] == [w[0] for w in words(end.output, "lr")]
+        assert [set(f.buffers) for f in found] == [{"seen"}] * 4
+        assert len({f.buffers["seen"] for f in found}) == 3, "each step's but the first is taken when it has just ended"
         assert found[-1].params == {name: int(crc) for name, crc in words(end.output, "param")}
         for name, crc in words(end.output, "state"):
             assert found[-1].optimizer[f"{name}.exp_avg"] == int(crc)

@@ -19,6 +19,7 @@ def step(number: int, **changes: Any) -> StepFigures:
         lrs=[0.1],
         params={"weight": number},
         optimizer={"weight.exp_avg": number},
+        buffers={"running_mean": number},
         rng=number,
     )
     return dataclasses.replace(figures, **changes)
@@ -43,6 +44,7 @@ def test_a_resumed_run_that_continues_the_straight_one_does_not_differ() -> None
         ({"params": {"weight": 99}}, "parameters"),
         ({"optimizer": {"weight.exp_avg": 99}}, "optimizer state"),
         ({"optimizer": {}}, "optimizer state"),
+        ({"buffers": {"running_mean": 99}}, "buffers"),
     ],
 )
 def test_a_difference_is_named_with_its_step_and_rank(changes: dict[str, Any], quantity: str) -> None:
@@ -72,4 +74,12 @@ def test_parameters_that_are_not_those_saved_are_named() -> None:
     assert (
         restored_difference(STRAIGHT, (other,), 3)
         == "1 of 1 tensor of parameters differ from those saved on rank 0 (`weight`)"
+    )
+
+
+def test_buffers_that_are_not_those_saved_are_named() -> None:
+    other = [dataclasses.replace(RESUMED[0][0], buffers={"running_mean": 99}), *RESUMED[0][1:]]
+    assert (
+        restored_difference(STRAIGHT, (other,), 3)
+        == "1 of 1 tensor of buffers differ from those saved on rank 0 (`running_mean`)"
     )

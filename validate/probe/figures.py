@@ -21,6 +21,7 @@ class StepFigures:
       were none.
     * `lrs`: the learning rate of each parameter group with which the step was taken.
     * `params`, `optimizer`: digests by FQN, and by FQN and key (`weight.exp_avg`).
+    * `buffers`: digests by FQN of the persistent buffers beside these parameters.
     * `rng`: digest of the state of torch's CPU generator.
     """
 
@@ -30,6 +31,7 @@ class StepFigures:
     lrs: list[float]
     params: dict[str, int]
     optimizer: dict[str, int]
+    buffers: dict[str, int]
     rng: int
 
     def as_json(self) -> dict[str, Any]:

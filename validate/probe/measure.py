@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from .digest import digest, local_part
 from .figures import StepFigures
-from .modules import Modules
+from .modules import Modules, parameters
 from .observer import Observer
 
 MEETING_LIMIT = 60.0  # seconds that a rank waits for the others to reach the step after which all end
@@ -34,6 +34,7 @@ class Meter:
         self._grad_norm_sq = 0.0
         self._lrs: list[float] = []
         self._names: dict[int, str] = {}
+        self._buffers: list[tuple[str, nn.Module, str]] | None = None
 
     @property
     def _wanted(self) -> bool:
@@ -80,21 +81,39 @@ class Meter:
     def _write(self, figures: StepFigures) -> None:
         self._observer.recorder.write({"note": "figures", "figures": figures.as_json()})
 
-    def _state(self) -> tuple[dict[str, int], dict[str, int], int]:
-        """Digests of parameters, of optimizer state, and of the generator."""
-        parameters: dict[str, int] = {}
+    def _state(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
+        """Digests of parameters, of optimizer state, of buffers, and of the generator."""
+        weights: dict[str, int] = {}
         state: dict[str, int] = {}
         for parameter, optimizer in _parameters(self._living()):
             name = self._name(parameter)
             if (crc := digest(parameter)) is not None:
-                parameters[name] = crc
+                weights[name] = crc
             for key, value in optimizer.state.get(parameter, {}).items():
                 crc = digest(value) if isinstance(value, torch.Tensor) else zlib.crc32(repr(value).encode())
                 if crc is not None:
                     state[f"{name}.{key}"] = crc
+        if self._buffers is None:
+            self._buffers = list(self._find_buffers())
+        buffers: dict[str, int] = {}
+        for name, module, key in self._buffers:
+            buffer = module._buffers.get(key)  # anew each time: to assign to it puts another tensor there
+            if buffer is not None and (crc := digest(buffer)) is not None:
+                buffers[name] = crc
         rng = digest(torch.get_rng_state())
         assert rng is not None
-        return parameters, state, rng
+        return weights, state, buffers, rng
+
+    def _find_buffers(self) -> Iterator[tuple[str, nn.Module, str]]:
+        """Name, owner and key of each persistent buffer of the models that the optimizers train."""
+        trained = {id(parameter) for parameter, _ in _parameters(self._living())}
+        models = [root for root in self._modules.roots() if any(id(p) in trained for p in parameters(root))]
+        for number, root in enumerate(models):
+            for prefix, module in root.named_modules():
+                for key in module._buffers:
+                    if key not in module._non_persistent_buffers_set:
+                        fqn = f"{prefix}.{key}" if prefix else key
+                        yield fqn if len(models) == 1 else f"{number}:{fqn}", module, key
 
     def _name(self, parameter: nn.Parameter) -> str:
         """The FQN of a parameter below the outermost module that holds it, its place in line where none does."""

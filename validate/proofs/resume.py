@@ -2,7 +2,7 @@
 
 The script runs once to its end. It runs again in a fresh place, and every rank is killed one step after a checkpoint.
 The same command line then runs to its end, and what the probe measured at each of its steps must equal the straight
-run's: losses, gradient norms, learning rates, parameters and optimizer state, on every rank.
+run's: losses, gradient norms, learning rates, parameters, optimizer state and persistent buffers, on every rank.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Resume(Proof):
             return self._fail(f"{stopped_at}: {'; '.join(parts)}", figures, findings)
         reason = (
             f"killed after step {saved + 1} of {steps}, resumed from step {saved}: losses, gradient norms, learning "
-            f"rates, parameters and optimizer state of the {plural(took, 'step')} that follow are equal bit for bit "
-            f"on {plural(len(after), 'rank')}"
+            f"rates, parameters, optimizer state and buffers of the {plural(took, 'step')} that follow are equal bit "
+            f"for bit on {plural(len(after), 'rank')}"
         )
         return Verdict(name=self.name, status="pass", reason=reason, figures=figures)
 
@@ -160,6 +160,7 @@ def restored_difference(straight: Measured, resumed: Measured, saved: int) -> st
         for what, old, new in (
             ("parameters", then.params, now.params),
             ("optimizer state", then.optimizer, now.optimizer),
+            ("buffers", then.buffers, now.buffers),
         ):
             if missing := [name for name in old if name not in new]:
                 count = f"{len(missing)} of {plural(len(old), 'tensor')}"
@@ -188,6 +189,7 @@ def _quantities(one: StepFigures, two: StepFigures) -> Sequence[tuple[str, str, 
         ("learning rate", repr(one.lrs), repr(two.lrs)),
         ("parameters", *_apart(one.params, two.params)),
         ("optimizer state", *_apart(one.optimizer, two.optimizer)),
+        ("buffers", *_apart(one.buffers, two.buffers)),
     )
 
 
