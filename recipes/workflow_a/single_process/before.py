@@ -1,0 +1,91 @@
+"""A training script for one process, as most begin: python before.py --data TEXT"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+
+class Block(nn.Module):
+    """Causal attention, then an MLP."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    """Predicts the next byte."""
+
+    def __init__(self, width: int = 64, heads: int = 4, layers: int = 2, length: int = 64) -> None:
+        super().__init__()
+        self.embed, self.position = nn.Embedding(256, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens) + self.position.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Windows(Dataset[Tensor]):
+    """Pieces of a text, each of `length` bytes and the one that follows."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        self.text, self.length = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8), length
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        start = index * self.length
+        return self.text[start : start + self.length + 1].long()
+
+
+def main() -> None:
+    """Train for some epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    args = parser.parse_args()
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    model = Model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    data = Windows(args.data, 64)
+    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(data, args.batch, sampler=order, drop_last=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader))
+
+    for _ in range(args.epochs):
+        for tokens in loader:
+            tokens = tokens.to(device)
+            logits = model.forward(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            print(f"loss {loss.item():.6f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The recipes do what they say."""
