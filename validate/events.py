@@ -231,6 +231,18 @@ class TorchApiUsed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OldPathUsed(Event):
+    """`from PATH import NAMES` of a path that torch keeps for old programs only; all of it is at `public` now.
+
+    Emitted by the reader only, and not where the program is ready for either path.
+    """
+
+    path: str
+    public: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalHandled(Event):
     """`signal.signal` installed a handler."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import UserError
+from .events import Location
 from .findings import Finding
 from .fixes import FIXERS, Proposal, Script
 from .fixes.proposal import Edit, disturbed, edited, edits_between, lines_of
@@ -138,25 +139,41 @@ class Fixing:
         texts = [t for t in self._texts.values() if t is not None and t.encoded() != t.content]
         return Fixed([p.outcome for p in self._programs], fixed, texts)
 
-    def fix_of(self, finding: Finding) -> Fix | None:
-        """The first proposal for a finding that holds, by itself."""
-        return next((fix for fix in self._fixes(finding) if self._try([fix]) is not None), None)
+    def fixes_of(self, findings: Sequence[Finding]) -> dict[tuple[str, Location], Fix]:
+        """For each finding that has one, by code and place: the first proposal that holds in a program of the finding.
+
+        Proposals that do not disturb each other are tried at once, for to read a program again takes as long as to
+        lint it.
+        """
+        found: dict[tuple[str, Location], Fix] = {}
+        by_file: dict[str, list[Finding]] = {}
+        for finding in findings:
+            if finding.code in FIXERS:
+                by_file.setdefault(finding.at.file, []).append(finding)
+        for here in by_file.values():
+            together = _undisturbed([next(self._fixes(finding), None) for finding in here])
+            if together and self._try(together, self._shows(together)) is not None:
+                found.update({(fix.finding.code, fix.finding.at): fix for fix in together})
+            for finding in here:
+                if (finding.code, finding.at) not in found and (fix := self._first(finding)) is not None:
+                    found[finding.code, finding.at] = fix
+        return found
+
+    def _first(self, finding: Finding, unsafe: bool = True) -> Fix | None:
+        """The first proposal that holds in a program that shows the finding."""
+        fixes = (fix for fix in self._fixes(finding) if fix.safe or unsafe)
+        return next((fix for fix in fixes if self._try([fix], self._shows([fix])) is not None), None)
 
     def _pass(self, findings: Sequence[Finding], unsafe: bool) -> list[Fix]:
-        """Apply fixes that do not disturb each other: the likeliest for each finding at once, or one by one."""
-        choices = [[f for f in self._fixes(finding) if f.safe or unsafe] for finding in findings]
-        together: list[Fix] = []
-        for fixes in choices:
-            if fixes and not _disturbs(fixes[0], together):
-                together.append(fixes[0])
+        """Apply fixes that do not disturb each other: the likeliest for each finding at once, else those that hold."""
+        likely = [next((f for f in self._fixes(finding) if f.safe or unsafe), None) for finding in findings]
+        together = _undisturbed(likely)
         after = self._try(together) if together else None
-        if after is None:
-            together = []
-            for fixes in choices:
-                for fix in fixes:
-                    if not _disturbs(fix, together) and (found := self._try([*together, fix])) is not None:
-                        together, after = [*together, fix], found
-                        break
+        if together and after is None:
+            together = _undisturbed([self._first(finding, unsafe) for finding in findings])
+            after = self._try(together) if together else None
+            if together and after is None:
+                together, after = self._one_by_one(together)
         if after is None:
             return []
         for file, text in self._edited(together).items():
@@ -165,6 +182,25 @@ class Fixing:
             known.text = text
         self._programs = [after.get(p.source.name, p) for p in self._programs]
         return together
+
+    def _one_by_one(self, fixes: Sequence[Fix]) -> tuple[list[Fix], dict[str, Program] | None]:
+        """Those of the fixes that hold together in all programs."""
+        kept: list[Fix] = []
+        after: dict[str, Program] | None = None
+        for fix in fixes:
+            if (found := self._try([*kept, fix])) is not None:
+                kept, after = [*kept, fix], found
+        return kept, after
+
+    def _shows(self, fixes: Sequence[Fix]) -> list[Program]:
+        """One program that shows the finding of each fix."""
+        found: dict[str, Program] = {}
+        for fix in fixes:
+            key = (fix.finding.code, fix.finding.at)
+            showing = (p for p in self._programs if any((f.code, f.at) == key for f in p.outcome.findings))
+            if (program := next(showing, None)) is not None:
+                found[program.source.name] = program
+        return list(found.values())
 
     def _fixes(self, finding: Finding) -> Iterator[Fix]:
         """The fixes to try for a finding, each once."""
@@ -194,8 +230,8 @@ class Fixing:
             if text is not None
         }
 
-    def _try(self, fixes: Sequence[Fix]) -> dict[str, Program] | None:
-        """The programs that the fixes change, read again; None where a fix does not hold."""
+    def _try(self, fixes: Sequence[Fix], within: Sequence[Program] | None = None) -> dict[str, Program] | None:
+        """The programs (of all, or of `within`) that the fixes change, read again; None where a fix does not hold."""
         texts = self._edited(fixes)
         for file, text in texts.items():
             before = self._texts[file]
@@ -204,7 +240,7 @@ class Fixing:
                 return None
         overlay = {file: text.text for file, text in self._texts.items() if text is not None} | texts
         found: dict[str, Program] = {}
-        for program in self._programs:
+        for program in self._programs if within is None else within:
             own = os.path.realpath(program.source.name)
             if own in texts or any(os.path.realpath(file) in texts for file in program.outcome.files):
                 known = self._text(own)
@@ -231,8 +267,13 @@ def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str]]:
     return Counter((f.code, os.path.realpath(f.at.file)) for f in findings)
 
 
-def _disturbs(fix: Fix, others: Iterable[Fix]) -> bool:
-    return any(fix.file == other.file and disturbed(fix.edits, other.edits) for other in others)
+def _undisturbed(fixes: Iterable[Fix | None]) -> list[Fix]:
+    """The fixes without those that disturb one before them."""
+    kept: list[Fix] = []
+    for fix in fixes:
+        if fix is not None and not any(fix.file == o.file and disturbed(fix.edits, o.edits) for o in kept):
+            kept.append(fix)
+    return kept
 
 
 def _proposals(

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     findings = result.unsuppressed()
     checklists = _checklists(linted, findings) if arguments.checklist is not None else []
     if fixing is not None and fixed is not None and not arguments.unsafe_fixes:
-        hidden = sum(fixing.fix_of(finding) is not None for finding in findings)
+        hidden = len(fixing.fixes_of(findings))
     if fixed is not None and arguments.diff:
         return _show_diff(arguments, result, fixed, hidden)
     out = sys.stdout
@@ -112,10 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
             out = sys.stderr  # standard output is for the fixed text, as it is where nothing was to be fixed
             _print_fixed_input(linted, fixed)
     if arguments.format == "json":
+        fixes = fixing.fixes_of(findings) if fixing is not None else {}
         document = {
             "version": 1,
             "files": result.files,
-            "findings": [report.as_json(f, fixing.fix_of(f) if fixing is not None else None) for f in findings],
+            "findings": [report.as_json(f, fixes.get((f.code, f.at))) for f in findings],
         }
         if fixed is not None:
             document["fixed"] = [report.fixed_as_json(fix) for fix in fixed.fixes]

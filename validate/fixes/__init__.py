@@ -15,6 +15,7 @@ from .full_state import kept_sharded
 from .gathering import gathered_for_torch_save
 from .guards import out_of_the_guard
 from .hooks import called_with_hooks
+from .paths import imported_from_the_public_path
 from .proposal import Proposal
 from .script import Script
 
@@ -26,6 +27,7 @@ FIXERS: dict[str, Fixer] = {
     "FS601": gathered_for_torch_save,
     "FS602": kept_sharded,
     "FS801": awaited_at_the_end,
+    "FS906": imported_from_the_public_path,
 }
 
 __all__ = ["FIXERS", "Fixer", "Proposal", "Script"]

@@ -28,7 +28,7 @@ from .loading import (
 from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
 from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
 from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
-from .versions import NewerThanPinnedTorch, NoSuchApi
+from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
 
 RULES: tuple[Rule, ...] = (
     DeviceNotSet(),
@@ -56,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     StagingNotAwaitedBeforeStep(),
     NewerThanPinnedTorch(),
     NoSuchApi(),
+    DeprecatedPath(),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..api import table
-from ..events import TorchApiUsed
+from ..events import OldPathUsed, TorchApiUsed
 from ..findings import Finding, Severity
 from ..target import Pin
 from ..trace import Trace
@@ -86,6 +86,28 @@ class NoSuchApi(Rule):
                         f"torch {target} has {_shown(used)} no more, the last that had it is {had[-1]}, and {pin.said}"
                         f"{_instead(used, target)}",
                     )
+
+
+class DeprecatedPath(Rule):
+    """What torch keeps at an old path for old programs will go from there; it has a public path."""
+
+    code = "FS906"
+    name = "deprecated-path"
+    severity = Severity.INFO
+    clause = 1
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for used in trace.of(OldPathUsed):
+            pin = _pin(trace)
+            if pin is not None and _after(table.releases()[0], pin.release):
+                continue  # the public path may not be there yet
+            names = ", ".join(f"`{name}`" for name in used.names)
+            message = (
+                f"`{used.path}` is a private path that torch keeps for old programs only; from torch "
+                f"{table.releases()[0]} on, {names} is public: import from `{used.public}`."
+            )
+            yield self.finding(used, message)
 
 
 def _pin(trace: Trace) -> Pin | None:

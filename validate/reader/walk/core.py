@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, Ref, TorchApiUsed
+from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, OldPathUsed, Ref, TorchApiUsed
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
@@ -362,7 +362,7 @@ class Walk:
         """This happens here."""
         path = self.path
         self.exits += cls is Exited
-        self.told += cls is not Escaped and cls is not TorchApiUsed
+        self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = Circumstances(loop=self.loops > 0)
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
         self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))

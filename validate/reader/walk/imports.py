@@ -39,6 +39,8 @@ def _import_from(walk: Walk, node: ast.ImportFrom) -> bool:
         outer: Value = namespace(walk, path, name, node) if path is not None else External(name)
     else:
         outer = module(walk, node.module or "", node)
+    if isinstance(outer, External) and not node.level:
+        uses.imported_from(walk, node)
     is_lacked = isinstance(outer, External) and uses.named(walk, outer.name, node, imported=True)
     for alias in node.names:
         if alias.name == "*":

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...api import table
-from ...events import TorchApiUsed
+from ...api.paths import OLD_PATHS
+from ...events import OldPathUsed, TorchApiUsed
 from ..values import Class, External, Obj, Value, What
 from .classes import lineage
 from .core import Walk
@@ -50,6 +51,22 @@ def named(walk: Walk, name: str, node: ast.AST, *, imported: bool = False) -> bo
         return False
     _tell(walk, node, name, None, imported)
     return True
+
+
+def imported_from(walk: Walk, node: ast.ImportFrom) -> None:
+    """The program imports from a module of a library: of torch's old paths an event tells."""
+    path = node.module or ""
+    public = OLD_PATHS.get(path)
+    if public is None or (node, path, None) in walk.api_uses:
+        return
+    names = tuple(alias.name for alias in node.names)
+    everywhere = (table.history(f"{public}.{name}") for name in names)
+    if not all(known and all(known.values()) for known in everywhere):
+        return  # some of it is private there too, or not in every release
+    facts = _facts(walk.frame.file.tree)
+    if not (_is_asked(walk, facts, node) or _is_caught(walk, True) or _is_fallback(facts, node)):
+        walk.api_uses.add((node, path, None))
+        walk.emit(OldPathUsed, node, path=path, public=public, names=names)
 
 
 def called(call: Call, name: str) -> None:
@@ -250,6 +267,17 @@ def _is_caught(walk: Walk, imported: bool) -> bool:
                 return True
             if caught & _CATCH_ALL and (imported or not all(map(_does_nothing, handler.body))):
                 return True
+    return False
+
+
+def _is_fallback(facts: _Facts, node: ast.AST) -> bool:
+    """Whether a handler holds this, for what failed before because torch lacks it."""
+    while (outer := facts.parents.get(node)) is not None:
+        if isinstance(outer, ast.ExceptHandler):
+            caught = _exception_names(outer.type) if outer.type is not None else _CATCH_ALL
+            if caught & (_FORGIVING | _CATCH_ALL):
+                return True
+        node = outer
     return False
 
 
