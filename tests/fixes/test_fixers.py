@@ -576,3 +576,65 @@ def test_a_save_is_awaited_before_the_function_returns(tmp_path: Path) -> None:
 )
 def test_futures_kept_elsewhere_stay(tmp_path: Path, body: str) -> None:
     assert changed(tmp_path, "FS801", body) == ""
+
+
+# --- FS804 ---
+
+FORKED = """\
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.fsdp import fully_shard
+
+KIND = AsyncCheckpointerType.PROCESS
+{}
+
+def main():
+    dist.init_process_group("gloo")
+    model = nn.Linear(8, 8)
+    fully_shard(model)
+    dcp.async_save({{"m": model.state_dict()}}, checkpoint_id="c", async_checkpointer_type=KIND).result()
+    dist.destroy_process_group()
+
+
+{}"""
+
+
+def test_what_starts_the_program_goes_under_a_guard_and_strings_stay(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(FORKED.format("", "# off we go\nprint('''a\nb''')\n\nimport os  # late\nmain()\n# end"))
+    guarded = "    # off we go\n    print('''a\nb''')\n\n    import os  # late\n    main()\n    # end"
+    assert text_after(path, "FS804") == FORKED.format("", f'if __name__ == "__main__":\n{guarded}')
+    path.write_text(FORKED.format("", "main()\n"))
+    assert text_after(path, "FS804", unsafe=False) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        ("", 'if __name__ == "__main__":\n    main()\n'),
+        ("import torch\n\ntorch.cuda.set_device(0)\n", "main()\n"),  # that must go under the guard too
+    ],
+)
+def test_programs_that_a_person_must_look_at_stay(tmp_path: Path, above: str, below: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(FORKED.format(above, below))
+    assert text_after(path, "FS804") == path.read_text()
+
+
+# --- FS906 ---
+
+
+@pytest.mark.parametrize(
+    ("statement", "old", "new"),
+    [
+        ("from {} import Shard as S, DTensor  # old", "torch.distributed._tensor", "torch.distributed.tensor"),
+        ("from {} import (\n    FSDPModule,\n)", "torch.distributed._composable.fsdp", "torch.distributed.fsdp"),
+        ("x = 1; from  {}  import Shard", "torch.distributed._tensor.placement_types", "torch.distributed.tensor"),
+    ],
+)
+def test_old_paths_become_public_ones(tmp_path: Path, statement: str, old: str, new: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + statement.format(old) + "\n" + TAIL)
+    assert text_after(path, "FS906", unsafe=False) == HEAD + statement.format(new) + "\n" + TAIL

@@ -15,6 +15,7 @@ from .full_state import kept_sharded
 from .gathering import gathered_for_torch_save
 from .guards import out_of_the_guard
 from .hooks import called_with_hooks
+from .main_guard import started_under_a_guard
 from .paths import imported_from_the_public_path
 from .proposal import Proposal
 from .script import Script
@@ -27,6 +28,7 @@ FIXERS: dict[str, Fixer] = {
     "FS601": gathered_for_torch_save,
     "FS602": kept_sharded,
     "FS801": awaited_at_the_end,
+    "FS804": started_under_a_guard,
     "FS906": imported_from_the_public_path,
 }
 

@@ -26,7 +26,9 @@ def started_under_a_guard(script: Script, _finding: Finding) -> Iterator[Proposa
     start = script.line_start(line)
     last = script.line_at(len(script.text) - 1)
     guarded = script.reindented(line, last, "", script.unit)
-    text = script.changed([Change(start, len(script.text), f'if __name__ == "__main__":{script.newline}{guarded}')]).text
+    text = script.changed(
+        [Change(start, len(script.text), f'if __name__ == "__main__":{script.newline}{guarded}')]
+    ).text
     yield Proposal('start the program under `if __name__ == "__main__":`', text, safe=False)
 
 
