@@ -423,7 +423,8 @@ class StateApplied(Event):
       `load_state_dict`. None where unknown.
     * `form`: how the tensors of the state dict lie across the ranks.
     * `empty`: it has no entries, on this rank (probe) or on some ranks (reader).
-    * `unread`: nobody looks at what the call returns, the missing and unexpected keys (reader).
+    * `unread`: nobody looks at what the call returns, the missing and unexpected keys (reader); None where the program
+      put the state dict together key by key.
     * `missed`: none of the keys that the objects have was in it (probe).
     """
 
@@ -476,6 +477,7 @@ class AsyncSaved(_Checkpointed):
 
     * `staging`: the future of the copy, where a stager makes it in the background; None where it is made before the
       call returns, or where that is unknown.
+    * `stager`: the object that was passed to copy the state; None where none was passed.
     * `process`: a process of its own writes (`AsyncCheckpointerType.PROCESS`); None where unknown.
     * `imported`: a mere import of the main module leads here, as no `if __name__ == "__main__"` stands before it; None
       where unknown.
@@ -483,6 +485,7 @@ class AsyncSaved(_Checkpointed):
 
     future: Ref
     staging: Ref | None = None
+    stager: Ref | None = None
     process: bool | None = False
     imported: bool | None = None
 
@@ -499,15 +502,26 @@ class Awaited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagerBuilt(Event):
+    """`DefaultStager(...)`: what copies the state of asynchronous saves, into memory that it keeps for the next."""
+
+    stager: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(_Checkpointed):
     """`dcp.load` into the dictionary `state`.
 
     `partial`: what the checkpoint does not have is passed over (`DefaultLoadPlanner(allow_partial_load=True)`); None
     where another planner decides.
+    `whole`: the directory has its metadata, without which a checkpoint was not finished (probe). For the reader it is
+    False when the directory was chosen among the entries of a folder by a program that nowhere looks whether
+    a checkpoint is whole; None otherwise.
     """
 
     state: Ref | None = None
     partial: bool | None = False
+    whole: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

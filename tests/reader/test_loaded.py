@@ -113,9 +113,10 @@ def test_what_a_state_dict_that_is_given_holds_is_told(text: str, form: Form, em
         ("assert not model.load_state_dict(s).missing_keys", False),
         ("def f():\n    return model.load_state_dict(s)\nf()", False),
         ("if os.environ:\n    set_model_state_dict(model, s)", True),
+        ("model.load_state_dict({'head.weight': s['head.weight']}, strict=False)", None),
     ],
 )
-def test_whether_the_result_is_looked_at_is_told(text: str, unread: bool) -> None:
+def test_whether_the_result_is_looked_at_is_told(text: str, unread: bool | None) -> None:
     assert only(program("s = model.state_dict()\n" + text + "\n", SHARDED), StateApplied).unread is unread
 
 
@@ -132,3 +133,39 @@ def test_how_a_state_dict_is_given_is_told() -> None:
     method, helper = trace.of(StateApplied)
     assert (method.strict, method.assign) == (False, True)
     assert (helper.full, helper.broadcast, helper.strict, helper.assign) == (True, True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "blindly"),
+    [
+        ("max(os.listdir('c'))", True),
+        ("f'c/{sorted(os.listdir(folder))[-1]}'", True),
+        ("os.path.join('c', str(max(int(n.split('-')[1]) for n in os.listdir('c'))))", True),
+        ("max(Path('c').glob('*'), key=os.path.getmtime)", True),
+        ("os.environ.get('C') or max(os.listdir('c'))", True),
+        ("max(n for n in os.listdir('c') if os.path.exists(f'c/{n}/index'))", False),
+        ("max(p for p in Path('c').iterdir() if (p / 'index').exists())", False),
+        ("max(p for p in Path('c').iterdir() if (p / '.metadata').stat())", False),
+        ("f'c/{len(sys.argv)}'", False),
+        ("'c'", False),
+    ],
+)
+def test_a_checkpoint_that_is_picked_from_a_folder_is_told(chosen: str, blindly: bool) -> None:
+    start = "import sys\nfrom pathlib import Path\nfolder = 'c'\n"
+    trace = program(f"{start}path = {chosen}\ndcp.load({{'s': 1}}, checkpoint_id=path)\n")
+    assert not gave_up(trace)
+    assert only(trace, Loaded).whole is (False if blindly else None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def publish(path):\n    os.rename(path + '.part', path)",
+        "def publish(path):\n    os.replace(path + '.part', path)",
+        "MARK = 'COMPLETE'",
+        "def whole(path):\n    dcp.FileSystemReader(path).read_metadata()",
+    ],
+)
+def test_a_program_that_knows_whole_checkpoints_is_trusted(more: str) -> None:
+    trace = program(f"{more}\ndcp.load({{'s': 1}}, checkpoint_id=max(os.listdir('c')))\n")
+    assert only(trace, Loaded).whole is None

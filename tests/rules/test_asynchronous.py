@@ -1,4 +1,4 @@
-"""FS803, FS804 and FS806 over traces written by hand."""
+"""FS803 to FS806 over traces written by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pytorch_fsdp2_dcp.validate.events import (
     GradientsClipped,
     GroupInitialised,
     Loaded,
+    Location,
     MeshCreated,
     Ref,
     Saved,
     Sharded,
+    StagerBuilt,
     Stepped,
 )
 
@@ -107,3 +109,27 @@ def test_a_hook_of_the_optimizer_may_be_what_waits(steps_finished: int, expected
     later = {"when": Circumstances(rank=0, step=steps_finished)}
     stepped = (Stepped, {"optimizer": OPTIMIZER, **during})
     assert found(saved, stepped, (Awaited, {"future": STAGING, **later}), AWAITED, origin="probe") == expected
+
+
+# --- FS805 ---
+
+
+def saves(stager: Ref | None, at: int) -> Step:
+    when = Location("train.py", at)
+    return AsyncSaved, {"future": FUTURE, "group": GROUP, "stager": stager, "at": when}
+
+
+def test_a_stager_is_built_once() -> None:
+    """Events at one place are those of a loop."""
+    one, other = Ref(41, "one"), Ref(42, "other")
+
+    def builds(stager: Ref, at: int) -> Step:
+        return StagerBuilt, {"stager": stager, "at": Location("train.py", at)}
+
+    assert found(builds(one, 10), saves(one, 11), AWAITED, builds(other, 10), saves(other, 11), AWAITED) == [
+        ("FS805", 10)
+    ]
+    assert found(builds(one, 10), saves(one, 11), AWAITED, saves(one, 11), AWAITED) == []
+    assert found(builds(one, 10), builds(other, 10), saves(one, 11), AWAITED, saves(other, 11), AWAITED) == []
+    assert found(builds(one, 10), saves(one, 11), AWAITED, builds(other, 20), saves(other, 21), AWAITED) == []
+    assert found(saves(None, 11), AWAITED, saves(None, 11), AWAITED) == []

@@ -1,4 +1,4 @@
-"""FS703, FS712 and FS713 over traces written by hand."""
+"""FS703, FS706, FS712 and FS713 over traces written by hand."""
 
 from __future__ import annotations
 
@@ -55,6 +55,15 @@ def test_a_dictionary_that_went_out_of_sight_may_be_read_there() -> None:
 def test_a_variable_that_is_read_only_where_nothing_was_loaded_is_not_told() -> None:
     loaded = does(Loaded, state=STATE, branch=YES)
     assert found(loaded, does(LoadedValueRead, state=STATE, key="step", stale=True, name="step", branch=NO)) == []
+
+
+# --- FS706 ---
+
+
+@pytest.mark.parametrize("whole", [True, False, None])
+def test_a_checkpoint_is_whole(whole: bool | None) -> None:
+    loaded = does(Loaded, state=STATE, whole=whole)
+    assert found(loaded) == found(loaded, origin="probe") == ([("FS706", 1)] if whole is False else [])
 
 
 # --- FS712 ---

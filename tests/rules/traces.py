@@ -1,4 +1,4 @@
-"""Traces written by hand: each event stands on the line of its number, counted from 1."""
+"""Traces written by hand: each event stands on the line of its number, counted from 1, unless it says where."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def trace(
 ) -> Trace:
     """The trace of these events, in this order."""
     events = tuple(
-        cls(order=number, at=Location("train.py", number), **fields) for number, (cls, fields) in enumerate(steps, 1)
+        cls(order=number, **{"at": Location("train.py", number), **fields})
+        for number, (cls, fields) in enumerate(steps, 1)
     )
     return Trace(origin=origin, events=events, holders=holders, ended=ended)
 

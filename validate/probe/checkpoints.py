@@ -8,6 +8,7 @@ import shutil
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ from ..events import (
     Event,
     Loaded,
     Saved,
+    StagerBuilt,
     TorchLoaded,
     TorchSaved,
 )
 from .entries import Reader
+from .frames import program_frame
 from .groups import group_ref
 from .guard import reached_by_import
 from .identity import Objects
@@ -108,7 +111,9 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         copying = observer.identities.new("staging") if _stages_in_background(call["async_stager"]) else None
         process = getattr(call["async_checkpointer_type"], "name", "") == "PROCESS"
         imported = reached_by_import(call.frame) if process else None
-        steps = calling(AsyncSaved, call, future=ref, staging=copying, process=process, imported=imported)
+        stager = call["async_stager"]
+        by = None if stager is None else observer.ref(stager, call.frame, "stager")
+        steps = calling(AsyncSaved, call, future=ref, staging=copying, stager=by, process=process, imported=imported)
         next(steps)
         try:
             result = yield
@@ -121,8 +126,13 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         if copying is not None and hasattr(result, "staging_completion"):
             observer.identities.bind(result.staging_completion, copying)
             futures.start(result.staging_completion)
-            stagings.set(call["async_stager"], copying)
+            stagings.set(stager, copying)
         next(steps, None)
+
+    def stager_built(call: Call) -> Handler:
+        yield
+        frame = program_frame(building=call.args[0])
+        observer.emit(StagerBuilt, frame, stager=observer.ref(call.args[0], frame, "stager"))
 
     def synchronized(call: Call) -> Handler:
         yield
@@ -132,7 +142,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     def loaded(call: Call) -> Handler:
         state = call["state_dict"]
         ref = observer.ref(state, call.frame, "state") if isinstance(state, dict) else None
-        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]))
+        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]), whole=_whole(_target(call)))
 
     def save_expanded(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
         expanded = yield
@@ -188,6 +198,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     observer.wrap([dcp, state_dict_saver], "save", saved)
     observer.wrap([dcp, state_dict_saver], "async_save", async_saved)
     if hasattr(staging, "DefaultStager"):
+        observer.wrap([staging.DefaultStager], "__init__", stager_built)
         observer.wrap([staging.DefaultStager], "synchronize_staging", synchronized)
     observer.wrap([dcp, state_dict_loader], "load", loaded)
     observer.wrap([state_dict_saver], "_stateful_to_state_dict", save_expanded, by_program=False)
@@ -204,6 +215,13 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
 def _stages_in_background(stager: Any) -> bool:
     config = getattr(stager, "_config", None)
     return bool(getattr(config, "use_async_staging", False))
+
+
+def _whole(target: str | None) -> bool | None:
+    """Whether there is metadata in a local directory; None where there is no such directory."""
+    if target is None or not (folder := Path(target)).is_dir():
+        return None
+    return any(folder.glob("*.metadata"))
 
 
 def _partial(planner: object) -> bool | None:

@@ -14,12 +14,14 @@ from .asynchronous import (
     AsyncSaveSharesGroup,
     AsyncSavesOverlap,
     MainGuardMissing,
+    StagerBuiltInLoop,
     StagingNotAwaitedBeforeStep,
 )
 from .base import Rule
 from .launch import DeviceNotSet, RankGuardedCollective
 from .loading import (
     CheckpointWithoutLocation,
+    IncompleteCheckpointChosen,
     LoadedButNotApplied,
     LoadedIntoNothing,
     LoadedValueNotReadBack,
@@ -45,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     LoadedButNotApplied(),
     LoadedValueNotReadBack(),
     LenientLoadUnchecked(),
+    IncompleteCheckpointChosen(),
     FullStateWithoutBroadcast(),
     AssignedOverShards(),
     LoadedIntoNothing(),
@@ -53,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     AsyncSavesOverlap(),
     AsyncSaveSharesGroup(),
     MainGuardMissing(),
+    StagerBuiltInLoop(),
     StagingNotAwaitedBeforeStep(),
     NewerThanPinnedTorch(),
     NoSuchApi(),

@@ -14,8 +14,10 @@ from ..events import (
     GroupInitialised,
     Loaded,
     MeshCreated,
+    Ref,
     Saved,
     Sharded,
+    StagerBuilt,
     Stepped,
 )
 from ..findings import Finding, Severity
@@ -142,6 +144,36 @@ class MainGuardMissing(Rule):
                 '`if __name__ == "__main__":`.'
             )
             yield self.finding(saved, message)
+
+
+class StagerBuiltInLoop(Rule):
+    """A stager keeps the memory that it copies into; a new one for each save pins and maps it all anew."""
+
+    code = "FS805"
+    name = "stager-built-in-loop"
+    severity = Severity.WARN
+    clause = 10
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        built = {b.stager: b for b in trace.of(StagerBuilt)}
+        for second in trace.of(AsyncSaved):
+            stager = built.get(second.stager) if second.stager is not None else None
+            if stager is None:
+                continue
+            earlier = (s for s in trace.before(second, AsyncSaved) if s.at == second.at and s.stager != second.stager)
+            first = next((s for s in earlier if self._again(built, s, stager)), None)
+            if first is None:
+                continue
+            message = (
+                "a stager is built for each save: each one pins and maps memory for the whole state anew, and starts "
+                "a thread. Build it once, give it to every save, and close() it after the last."
+            )
+            yield self.finding(stager, message, (second, "used here"))
+
+    def _again(self, built: dict[Ref, StagerBuilt], first: AsyncSaved, stager: StagerBuilt) -> bool:
+        """Whether the stager was built where that of the earlier save was, after that save."""
+        before = built.get(first.stager) if first.stager is not None else None
+        return before is not None and before.at == stager.at and first.order < stager.order
 
 
 class StagingNotAwaitedBeforeStep(Rule):

@@ -130,6 +130,27 @@ class LoadedValueNotReadBack(Rule):
                 yield self.finding(loaded, message, (read, f"`{read.name}` is used here"))
 
 
+class IncompleteCheckpointChosen(Rule):
+    """A save that died leaves a directory like any other, and it is the newest."""
+
+    code = "FS706"
+    name = "incomplete-checkpoint-chosen"
+    severity = Severity.ERROR
+    clause = 9
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loaded in trace.of(Loaded):
+            if loaded.whole is not False:
+                continue
+            chosen = "is chosen among the entries of a folder without a look whether it is whole"
+            message = (
+                f"the checkpoint {chosen if trace.origin == READER else 'has no metadata: its save was not finished'}. "
+                "A save that died leaves its directory behind, the newest of all, and each restart fails on it. "
+                "Choose among those that have a `.metadata` file, which DCP writes last."
+            )
+            yield self.finding(loaded, message)
+
+
 class LoadedIntoNothing(Rule):
     """DCP fills what it is given; it does not make up what it is not given."""
 

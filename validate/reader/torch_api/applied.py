@@ -21,8 +21,13 @@ def of_given(call: Call, state: Value | None) -> dict[str, Any]:
     return {
         "form": forms.pop() if len(forms) == 1 else Form.UNKNOWN,
         "empty": any(_is_empty(call.walk, v) or _is_empty_elsewhere(v) for v in given) or None,
-        "unread": isinstance(statement, ast.Expr) and statement.value is call.node,
+        "unread": None if _is_made_here(given) else isinstance(statement, ast.Expr) and statement.value is call.node,
     }
+
+
+def _is_made_here(given: list[Value]) -> bool:
+    """Whether the program put the state dict together key by key, so that it has looked at the names."""
+    return any(isinstance(v, Obj) and v.what is What.DICT for v in given)
 
 
 def flag(call: Call, position: int, name: str, otherwise: bool) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AsyncSaved, Awaited
+from ...events import AsyncSaved, Awaited, StagerBuilt
 from ..values import NONE, Const, External, Obj, Value, What, members
 from ..walk.calls import Call, callbacks
 from ..walk.core import Walk
@@ -33,6 +33,7 @@ def _default_stager(call: Call) -> Value:
     given = call.get(0, "config")
     if given is not None or call.open:
         call.walk.store.set((stager.id, ".config"), given or call.walk.unknown())
+    call.walk.emit(StagerBuilt, call.node, stager=call.walk.ref(stager))
     return stager
 
 
@@ -79,6 +80,7 @@ def _async_save(call: Call) -> Value:
         call.node,
         future=walk.ref(future),
         staging=walk.ref(staging) if in_background else None,
+        stager=walk.ref(stager) if isinstance(stager, Obj) else None,
         process=_by_process(call),
         imported=_imported(walk),
         **fields,

@@ -37,6 +37,7 @@ from ..values import (
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
+from ..walk.folders import knows_whole, listed
 from .launch import group_of
 from .optimizers import optimizer_form
 from .table import api
@@ -209,11 +210,7 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     """What the event of a save or load of this dictionary tells beside its own."""
     walk = call.walk
     walk.states = {}
-    target = call.constant(None, "checkpoint_id")
-    where = call.get(None, "storage_writer") or call.get(None, "storage_reader")
-    if target is None and isinstance(where, Obj):
-        path = walk.attribute(where, "path")
-        target = single(path)
+    target = single(_where(call))
     return {
         "target": target if isinstance(target, str) else None,
         "located": _is_located(call),
@@ -221,6 +218,15 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
     }
+
+
+def _where(call: Call) -> Value | None:
+    """The directory of the checkpoint: as given, or as its storage was given it."""
+    given = call.get(None, "checkpoint_id")
+    storage = call.get(None, "storage_writer") or call.get(None, "storage_reader")
+    if single(given) is None and isinstance(storage, Obj):
+        return call.walk.attribute(storage, "path")
+    return given
 
 
 def _is_located(call: Call) -> bool:
@@ -256,7 +262,9 @@ def _load(call: Call) -> Value:
     given = call.get(0, "state_dict")
     fields = common(call, given)
     state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
-    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), **fields)
+    blindly = listed(walk, _where(call)) and not knows_whole(walk)
+    whole = False if blindly else None
+    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), whole=whole, **fields)
     for obj in _statefuls(walk, given) if given is not None else ():
         method = find_method(walk, obj, "load_state_dict")
         if method is not None:

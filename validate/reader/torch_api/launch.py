@@ -21,6 +21,7 @@ from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Valu
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
 from ..walk.escapes import escape
+from ..walk.folders import pass_on
 from ..walk.lookup import ATTRIBUTES
 from .table import anything, api, method
 
@@ -239,7 +240,8 @@ def _collective(call: Call) -> Value:
     walk.emit(CollectiveCalled, call.node, op=op, group=group_of(call, call.get(_COLLECTIVES[op], "group")))
     for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
         if isinstance(value, Obj) and value.what is What.LIST:
-            walk.store.set((value.id, "%items"), Elements((walk.unknown(),), exact=False))
+            filled = pass_on(walk, [value], walk.unknown())
+            walk.store.set((value.id, "%items"), Elements((filled,), exact=False))
     return walk.unknown()
 
 

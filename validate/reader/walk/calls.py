@@ -36,6 +36,7 @@ from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
 from .escapes import escape
 from .filled import read
+from .folders import pass_on
 from .lookup import attribute
 from .loops import iterate
 from .structure import uncovered
@@ -167,7 +168,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         callbacks(call, call.everything())
         if what is What.INSTANCE and isinstance(receiver, Obj):
             escape(call, [receiver])
-    return walk.unknown()
+    return pass_on(walk, [receiver, *call.everything()], walk.unknown())
 
 
 def _uses_accelerator(call: Call, method: str = "") -> None:
@@ -497,7 +498,7 @@ def call_library(call: Call, name: str) -> Value:
     tensors = [v for v in call.everything() if isinstance(v, Tensors)]
     if name.startswith("torch.") and tensors:
         return walk.sym()
-    return walk.unknown(External(name))
+    return pass_on(walk, call.everything(), walk.unknown(External(name)))
 
 
 def callbacks(call: Call, values: list[Value]) -> None:

@@ -162,6 +162,7 @@ class Walk:
         self.here: tuple[str, ast.AST] = ("<unknown>", ast.Pass())  # the statement being walked, and its file
         self._ids = 0
         self._keys: dict[object, int] = {}
+        self._parts: dict[int, tuple[object, ...]] = {}
         self.statements, self.limit = 0, STATEMENT_LIMIT
         self.spent = 0  # statements walked before starting over
         # Where a test asks which of several branches made a value: the branches, any of which implies its outcome.
@@ -177,6 +178,8 @@ class Walk:
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
         self.api_asked: set[str] = set()
         self.literals: dict[int, frozenset[str]] = {}
+        # For `folders`: the program has listed one; it has asked of an entry whether something is there.
+        self.lists_folders = self.seen_whole = False
         # For `filled`: of a dictionary, the cells that its values were put in from; of a cell, the dictionary, key and
         # value, where a load put another value there.
         self.put_from: dict[int, dict[str, Cell]] = {}
@@ -194,7 +197,12 @@ class Walk:
         """The identity of a computation: equal for equal operations over equal values."""
         if parts not in self._keys:
             self._keys[parts] = self.fresh()
+            self._parts[self._keys[parts]] = parts
         return self._keys[parts]
+
+    def parts_of(self, key: int) -> tuple[object, ...]:
+        """What a computation was made of."""
+        return self._parts.get(key, ())
 
     def new(self, what: What, cls: Value | None = None, *, many: bool = False, data: Any = None) -> Obj:
         """A new object."""

@@ -1,0 +1,35 @@
+"""What programs find in folders: the names, and whether a file is there."""
+
+from __future__ import annotations
+
+from ..values import Obj, Value, What
+from ..walk.calls import Call
+from ..walk.folders import listed
+from .table import anything, api
+
+
+@api("os.listdir", "os.scandir", "os.walk", "glob.glob", "glob.iglob")
+def _list(call: Call) -> Value:
+    call.walk.lists_folders = True
+    found = call.walk.unknown()
+    call.walk.establish(found, "listed")
+    return found
+
+
+@anything("iterdir", "glob", "rglob")
+def _entries(call: Call, receiver: Value) -> Value | None:
+    return _list(call) if isinstance(receiver, Obj) and receiver.what is What.OPAQUE else None
+
+
+@api("os.path.exists", "os.path.isfile", "os.path.lexists")
+def _exists(call: Call) -> Value:
+    walk = call.walk
+    walk.seen_whole = walk.seen_whole or any(listed(walk, value) for value in call.everything())
+    return walk.sym("asked", call.name, *call.args)
+
+
+@anything("exists", "is_file")
+def _path_exists(call: Call, receiver: Value) -> Value | None:
+    walk = call.walk
+    walk.seen_whole = walk.seen_whole or any(listed(walk, value) for value in [receiver, *call.everything()])
+    return None
