@@ -453,6 +453,8 @@ class _Checkpointed(Event):
     storage. `entries` is None where the observer could not see into the
     dictionary. `group` is the process
     group passed, None for the default one; `alone` when DCP was told not to coordinate (`no_dist=True`).
+    `caught`: the exceptions that the `try` around the call goes on after, in words, where what a failed save or load
+    raises is not among them (reader).
     """
 
     target: str | None = None
@@ -460,6 +462,7 @@ class _Checkpointed(Event):
     entries: tuple[Entry, ...] | None = None
     group: Ref | None = None
     alone: bool = False
+    caught: str | None = None
 
     @property
     def collective(self) -> bool:

@@ -1,4 +1,4 @@
-"""FS703, FS706, FS712 and FS713 over traces written by hand."""
+"""FS703, FS706, FS707, FS712 and FS713 over traces written by hand."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ def test_a_variable_that_is_read_only_where_nothing_was_loaded_is_not_told() -> 
 def test_a_checkpoint_is_whole(whole: bool | None) -> None:
     loaded = does(Loaded, state=STATE, whole=whole)
     assert found(loaded) == found(loaded, origin="probe") == ([("FS706", 1)] if whole is False else [])
+
+
+# --- FS707 ---
+
+
+def test_what_is_caught_in_vain_is_told() -> None:
+    assert found(does(Loaded, state=STATE, caught="Exception")) == [("FS707", 1)]
+    assert found(does(Saved, caught="OSError")) == [("FS707", 1)]
+    assert found(does(Saved)) == []
+    assert found(does(AsyncSaved, future=FUTURE, group=GROUP, caught="Exception"), does(Awaited, future=FUTURE)) == []
 
 
 # --- FS712 ---

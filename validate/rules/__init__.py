@@ -20,6 +20,7 @@ from .asynchronous import (
 from .base import Rule
 from .launch import DeviceNotSet, RankGuardedCollective
 from .loading import (
+    CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
     IncompleteCheckpointChosen,
     LoadedButNotApplied,
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     LoadedValueNotReadBack(),
     LenientLoadUnchecked(),
     IncompleteCheckpointChosen(),
+    CheckpointExceptionNotCaught(),
     FullStateWithoutBroadcast(),
     AssignedOverShards(),
     LoadedIntoNothing(),

@@ -151,6 +151,28 @@ class IncompleteCheckpointChosen(Rule):
             yield self.finding(loaded, message)
 
 
+class CheckpointExceptionNotCaught(Rule):
+    """What DCP raises is no `Exception`: a handler for those lets it pass."""
+
+    code = "FS707"
+    name = "checkpoint-exception-not-caught"
+    severity = Severity.WARN
+    clause = 10
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for event in trace.of(Saved, Loaded):
+            if event.caught is None:
+                continue
+            what = "load" if isinstance(event, Loaded) else "save"
+            message = (
+                f"a {what} that fails raises CheckpointException, which is a BaseException: `except {event.caught}` "
+                "does not take it, what is to happen then does not, and the program ends. "
+                "Catch (Exception, torch.distributed.checkpoint.CheckpointException)."
+            )
+            yield self.finding(event, message)
+
+
 class LoadedIntoNothing(Rule):
     """DCP fills what it is given; it does not make up what it is not given."""
 

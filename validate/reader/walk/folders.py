@@ -8,6 +8,7 @@ import re
 
 from ..values import Elements, Items, Obj, Sym, Tuple, Value, members
 from .core import Walk
+from .handlers import catches_failure
 
 _DEPTH_LIMIT = 12
 # How programs call what tells a whole checkpoint from one that was not finished, or what they write it under meanwhile.
@@ -15,7 +16,6 @@ _MARK = re.compile(
     r"\.metadata\b|^[\w.{}/*-]*(complete|done|success|commit|finish|valid|tmp|temp)[\w.{}/*-]*$", re.IGNORECASE
 )
 _MOVES = {"rename", "renames", "move", "read_metadata", "replace"}
-_FAILURES = {"BaseException", "CheckpointException"}
 
 
 def listed(walk: Walk, value: object, depth: int = 0) -> bool:
@@ -52,17 +52,10 @@ def pass_on(walk: Walk, values: list[Value], result: Value) -> Value:
 
 def knows_whole(walk: Walk) -> bool:
     """Whether the program may know whole checkpoints from others, or is ready for a load that fails."""
-    if walk.seen_whole or any(_is_ready(handler) for node in walk.trying for handler in node.handlers):
+    if walk.seen_whole or any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
     trees = {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
     return any(_mentions_marks(tree) for tree in trees)
-
-
-def _is_ready(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    names = {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in ast.walk(handler.type)}
-    return bool(names & _FAILURES)
 
 
 @functools.lru_cache(maxsize=512)

@@ -1,0 +1,40 @@
+"""Which exceptions the program catches around a call, and whether it goes on after them."""
+
+from __future__ import annotations
+
+import ast
+
+from .core import Walk
+
+# A failure of DCP is a CheckpointException, which derives from BaseException.
+_OF_DCP = {"BaseException", "CheckpointException"}
+# What a program catches when it is a failed save or load that it has in mind.
+_MEANT = {"Exception", "RuntimeError", "OSError", "IOError", "FileNotFoundError", "KeyError", "ValueError", "EOFError"}
+_ENDS = {"exit", "_exit", "abort", "fail"}
+
+
+def catches_failure(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler takes a failure of DCP."""
+    return handler.type is None or bool(_names(handler.type) & _OF_DCP)
+
+
+def caught(walk: Walk, node: ast.AST) -> str | None:
+    """The exceptions that the `try` around this call goes on after, where a failure of DCP is not among them."""
+    inside = (t for t in reversed(walk.trying) if any(part is node for s in t.body for part in ast.walk(s)))
+    innermost = next(inside, None)
+    if innermost is None or any(catches_failure(handler) for handler in innermost.handlers):
+        return None
+    goes_on = [h for h in innermost.handlers if h.type is not None and _names(h.type) & _MEANT and not _ends(h)]
+    return ", ".join(ast.unparse(h.type) for h in goes_on if h.type is not None) or None
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in ast.walk(node)}
+
+
+def _ends(handler: ast.ExceptHandler) -> bool:
+    """Whether the program does not go on after this handler."""
+    inside = [part for statement in handler.body for part in ast.walk(statement)]
+    calls = [part.func for part in inside if isinstance(part, ast.Call)]
+    names = {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+    return bool(names & _ENDS) or any(isinstance(part, ast.Raise) for part in inside)
