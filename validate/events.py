@@ -453,6 +453,8 @@ class _Checkpointed(Event):
     storage. `entries` is None where the observer could not see into the
     dictionary. `group` is the process
     group passed, None for the default one; `alone` when DCP was told not to coordinate (`no_dist=True`).
+    `series`: equal for checkpoints of one run, whose directories lie in one folder (probe) or are named by way of one
+    variable (reader); None where unknown.
     `caught`: the exceptions that the `try` around the call goes on after, in words, where what a failed save or load
     raises is not among them (reader).
     """
@@ -462,6 +464,7 @@ class _Checkpointed(Event):
     entries: tuple[Entry, ...] | None = None
     group: Ref | None = None
     alone: bool = False
+    series: str | None = None
     caught: str | None = None
 
     @property

@@ -169,3 +169,25 @@ def test_a_checkpoint_that_is_picked_from_a_folder_is_told(chosen: str, blindly:
 def test_a_program_that_knows_whole_checkpoints_is_trusted(more: str) -> None:
     trace = program(f"{more}\ndcp.load({{'s': 1}}, checkpoint_id=max(os.listdir('c')))\n")
     assert only(trace, Loaded).whole is None
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "same"),
+    [
+        ("f'{a.out}/step-1'", "f'{a.out}/{name}'", True),
+        ("os.path.join(a.out, 'x')", "f'{a.out}/step-1'", True),
+        ("Path(a.out) / 'x'", "str(Path(a.out) / 'y')", True),
+        ("a.out + '/x'", "a.out", True),
+        ("'out/step-1'", "'out/step-2'", True),
+        ("f'{a.out}/step-1'", "f'{a.pretrained}/step-1'", False),
+        ("'out/step-1'", "'weights/step-1'", False),
+    ],
+)
+def test_checkpoints_of_one_series_are_known(saved: str, loaded: str, same: bool) -> None:
+    start = "from pathlib import Path\nimport settings\na = settings.load()\nname = a.name\n"
+    trace = program(
+        f"{start}dcp.save({{'s': 1}}, checkpoint_id={saved})\ndcp.load({{'s': 1}}, checkpoint_id={loaded})\n"
+    )
+    series = only(trace, Saved).series
+    assert series is not None
+    assert (series == only(trace, Loaded).series) is same

@@ -1,21 +1,27 @@
-"""FS703, FS706, FS707, FS712 and FS713 over traces written by hand."""
+"""FS703, FS704, FS706, FS707, FS712 and FS713 over traces written by hand."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     AsyncSaved,
     Awaited,
     Choice,
+    Entry,
     Escaped,
     Event,
+    Kind,
     Loaded,
     LoadedValueRead,
     Ref,
     Saved,
+    Stepped,
+    Via,
 )
 
-from .traces import FUTURE, GROUP, STATE, Step, does, found
+from .traces import FUTURE, GROUP, OPTIMIZER, STATE, Step, does, entry, found
 
 LOADED = does(Loaded, state=STATE)
 YES, NO = Choice(1, True), Choice(1, False)
@@ -55,6 +61,36 @@ def test_a_dictionary_that_went_out_of_sight_may_be_read_there() -> None:
 def test_a_variable_that_is_read_only_where_nothing_was_loaded_is_not_told() -> None:
     loaded = does(Loaded, state=STATE, branch=YES)
     assert found(loaded, does(LoadedValueRead, state=STATE, key="step", stale=True, name="step", branch=NO)) == []
+
+
+# --- FS704 ---
+
+
+def holds(*kinds: Kind, series: str | None = "c") -> dict[str, Any]:
+    return {"series": series, "entries": tuple(entry(kind, None, Via.VALUE) for kind in kinds)}
+
+
+def test_what_is_saved_is_asked_for_by_some_load() -> None:
+    stepped = does(Stepped, optimizer=OPTIMIZER)
+    saved = does(Saved, **holds(Kind.MODEL, Kind.OPTIMIZER))
+    model, both = does(Loaded, **holds(Kind.MODEL)), does(Loaded, **holds(Kind.MODEL, Kind.OPTIMIZER))
+    assert found(model, stepped, saved) == [("FS704", 1)]
+    assert found(model, stepped, saved, origin="probe") == [("FS704", 1)]
+    assert found(model, saved) == [], "it does not train on"
+    assert found(both, stepped, saved) == []
+    assert found(model, both, stepped, saved) == []
+    assert found(does(Loaded, **holds(Kind.MODEL, series="other")), stepped, saved) == []
+    assert found(does(Loaded, **holds(Kind.MODEL, series=None)), stepped, saved) == []
+    assert found(does(Loaded, series="c"), stepped, saved) == []
+    assert found(model, stepped, does(Saved, **holds(Kind.MODEL, Kind.RNG, Kind.UNKNOWN))) == []
+
+
+@pytest.mark.parametrize(("key", "told"), [("step", True), ("train.tokens_seen", True), ("config", False)])
+def test_of_plain_values_those_that_count_matter(key: str, told: bool) -> None:
+    kept = Entry(key="model", kind=Kind.MODEL)
+    saved = does(Saved, series="c", entries=(kept, Entry(key=key, kind=Kind.VALUE)))
+    loaded = does(Loaded, series="c", entries=(kept,))
+    assert found(loaded, does(Stepped, optimizer=OPTIMIZER), saved) == ([("FS704", 1)] if told else [])
 
 
 # --- FS706 ---

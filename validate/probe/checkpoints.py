@@ -82,6 +82,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
             underway.event,
             call.frame,
             target=_target(call),
+            series=_series(_target(call)),
             located=any(call[name] is not None for name in ("checkpoint_id", "storage_writer", "storage_reader")),
             entries=contents.entries,
             group=group_ref(observer, group),
@@ -222,6 +223,11 @@ def _whole(target: str | None) -> bool | None:
     if target is None or not (folder := Path(target)).is_dir():
         return None
     return any(folder.glob("*.metadata"))
+
+
+def _series(target: str | None) -> str | None:
+    """The folder that a checkpoint's directory lies in."""
+    return None if target is None else target.rstrip("/").rpartition("/")[0]
 
 
 def _partial(planner: object) -> bool | None:

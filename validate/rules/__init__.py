@@ -27,6 +27,7 @@ from .loading import (
     LoadedIntoNothing,
     LoadedValueNotReadBack,
     OptimizerLoadedLazily,
+    SavedKeysNotRequested,
 )
 from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
 from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
@@ -47,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),
     LoadedValueNotReadBack(),
+    SavedKeysNotRequested(),
     LenientLoadUnchecked(),
     IncompleteCheckpointChosen(),
     CheckpointExceptionNotCaught(),

@@ -130,6 +130,51 @@ class LoadedValueNotReadBack(Rule):
                 yield self.finding(loaded, message, (read, f"`{read.name}` is used here"))
 
 
+class SavedKeysNotRequested(Rule):
+    """A load brings back what it is asked for; what else the checkpoint holds stays there, and nothing is said."""
+
+    code = "FS704"
+    name = "saved-keys-not-requested"
+    severity = Severity.WARN
+    clause = 8
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loaded in trace.of(Loaded):
+            if loaded.series is None or next(trace.after(loaded, Stepped), None) is None:
+                continue
+            loads = [e for e in trace.of(Loaded) if e.series == loaded.series]
+            saves = [e for e in trace.of(Saved, AsyncSaved) if e.series == loaded.series]
+            if any(self._unclear(e.entries) for e in (*loads, *saves)):
+                continue
+            requested = {_top(entry) for e in loads for entry in e.entries or ()}
+            saved = next((e for e in saves if self._left(e.entries, requested)), None)
+            if saved is None or not requested:
+                continue
+            left = ", ".join(f"`{key}`" for key in dict.fromkeys(map(_top, self._left(saved.entries, requested))))
+            message = (
+                f"{left} is saved to the checkpoints of this run and asked for by no load of them: the run goes on as "
+                "if it had never been. Put it into the dictionary that is loaded, and read it back."
+            )
+            yield self.finding(loaded, message, (saved, "saved here"))
+
+    def _unclear(self, entries: tuple[Entry, ...] | None) -> bool:
+        return entries is None or any(_top(entry) in ("", "*") for entry in entries)
+
+    def _left(self, entries: tuple[Entry, ...] | None, requested: set[str]) -> list[Entry]:
+        """What a save holds that the next step depends on and that no load asks for."""
+        return [e for e in entries or () if _top(e) not in requested and self._matters(e)]
+
+    def _matters(self, entry: Entry) -> bool:
+        if entry.kind is Kind.VALUE:
+            return _PROGRESS.search(entry.key) is not None
+        return entry.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER)
+
+
+def _top(entry: Entry) -> str:
+    """The key that an entry lies under."""
+    return entry.key.partition(".")[0]
+
+
 class IncompleteCheckpointChosen(Rule):
     """A save that died leaves a directory like any other, and it is the newest."""
 

@@ -37,7 +37,7 @@ from ..values import (
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
-from ..walk.folders import knows_whole, listed
+from ..walk.folders import knows_whole, listed, root
 from ..walk.handlers import caught
 from .launch import group_of
 from .optimizers import optimizer_form
@@ -218,6 +218,7 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
         "entries": entries(call, value),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
+        "series": root(walk, _where(call)),
         "caught": caught(walk, call.node),
     }
 

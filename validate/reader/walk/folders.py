@@ -6,11 +6,12 @@ import ast
 import functools
 import re
 
-from ..values import Elements, Items, Obj, Sym, Tuple, Value, members
+from ..values import Const, Elements, External, Items, Obj, Sym, Tuple, Value, members
 from .core import Walk
 from .handlers import catches_failure
 
 _DEPTH_LIMIT = 12
+_PATHS = {"os.path.join", "os.path.abspath", "os.path.realpath", "os.fspath", "pathlib.Path"}
 # How programs call what tells a whole checkpoint from one that was not finished, or what they write it under meanwhile.
 _MARK = re.compile(
     r"\.metadata\b|^[\w.{}/*-]*(complete|done|success|commit|finish|valid|tmp|temp)[\w.{}/*-]*$", re.IGNORECASE
@@ -43,8 +44,23 @@ def listed(walk: Walk, value: object, depth: int = 0) -> bool:
     return False
 
 
+def root(walk: Walk, value: Value | None, depth: int = 0) -> str | None:
+    """What a path begins with: the text or the identity of the variable; None where that is not known."""
+    if isinstance(value, Const):
+        return value.value.rpartition("/")[0] or value.value if isinstance(value.value, str) else None
+    if isinstance(value, Sym):
+        inner = [part for part in walk.parts_of(value.key) if isinstance(part, Value)]
+        return root(walk, inner[0], depth + 1) if inner and depth < _DEPTH_LIMIT else str(value.key)
+    if isinstance(value, Obj):
+        begin = walk.store.get((value.id, "%begin"))
+        return root(walk, begin, depth + 1) if begin is not None and depth < _DEPTH_LIMIT else str(value.id)
+    return None
+
+
 def pass_on(walk: Walk, values: list[Value], result: Value) -> Value:
-    """What a library makes of the entries of a folder is made of them too."""
+    """What a library makes of paths begins with the first, and what it makes of entries of a folder are such too."""
+    if isinstance(result, Obj) and isinstance(result.cls, External) and result.cls.name in _PATHS and values:
+        walk.store.set((result.id, "%begin"), values[0])
     if walk.lists_folders and isinstance(result, Obj) and any(listed(walk, value) for value in values):
         walk.establish(result, "listed")
     return result
