@@ -116,6 +116,7 @@ class Entry:
       gathered or offloaded copy); None where unknown. Says nothing of Python values in it, which are never aliased.
     * `per_rank`: the value differs from rank to rank while the key does not, so that DCP keeps one rank's; None where
       unknown.
+    * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader).
     """
 
     key: str
@@ -125,6 +126,7 @@ class Entry:
     via: Via = Via.VALUE
     aliased: bool | None = None
     per_rank: bool | None = None
+    by_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,6 +522,7 @@ class Loaded(_Checkpointed):
 
     `partial`: what the checkpoint does not have is passed over (`DefaultLoadPlanner(allow_partial_load=True)`); None
     where another planner decides.
+    `looked_into`: the program reads the metadata of checkpoints, and so may know what is in them (reader).
     `whole`: the directory has its metadata, without which a checkpoint was not finished (probe). For the reader it is
     False when the directory was chosen among the entries of a folder by a program that nowhere looks whether
     a checkpoint is whole; None otherwise.
@@ -527,6 +530,7 @@ class Loaded(_Checkpointed):
 
     state: Ref | None = None
     partial: bool | None = False
+    looked_into: bool = False
     whole: bool | None = None
 
 

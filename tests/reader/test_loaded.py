@@ -191,3 +191,17 @@ def test_checkpoints_of_one_series_are_known(saved: str, loaded: str, same: bool
     series = only(trace, Saved).series
     assert series is not None
     assert (series == only(trace, Loaded).series) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "looked_into"),
+    [
+        ("dcp.load(s, checkpoint_id='c')", False),
+        ("m = dcp.FileSystemReader('c').read_metadata()\ndcp.load(s, checkpoint_id='c')", True),
+        ("try:\n    dcp.load(s, checkpoint_id='c')\nexcept BaseException:\n    pass", True),
+    ],
+)
+def test_keys_that_name_the_rank_and_who_looks_for_them_are_told(text: str, looked_into: bool) -> None:
+    loaded = only(program(f"s = {{f'rng_{{dist.get_rank()}}': 1, 'step': 2}}\n{text}\n"), Loaded)
+    assert [entry.by_rank for entry in loaded.entries or ()] == [True, False]
+    assert loaded.looked_into is looked_into

@@ -1,4 +1,4 @@
-"""FS703, FS704, FS706, FS707, FS712 and FS713 over traces written by hand."""
+"""FS703, FS704, FS706, FS707, FS710, FS712 and FS713 over traces written by hand."""
 
 from __future__ import annotations
 
@@ -110,6 +110,20 @@ def test_what_is_caught_in_vain_is_told() -> None:
     assert found(does(Saved, caught="OSError")) == [("FS707", 1)]
     assert found(does(Saved)) == []
     assert found(does(AsyncSaved, future=FUTURE, group=GROUP, caught="Exception"), does(Awaited, future=FUTURE)) == []
+
+
+# --- FS710 ---
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"partial": True}, {"partial": None}, {"looked_into": True}, {"alone": True}, {"entries": None}]
+)
+def test_a_key_of_each_rank_is_told_unless_the_program_may_know(fields: dict[str, Any]) -> None:
+    own = (Entry(key="*", kind=Kind.RNG, by_rank=True),)
+    loaded = does(Loaded, **{"state": STATE, "entries": own, **fields})
+    assert found(loaded) == ([] if fields else [("FS710", 1)])
+    assert found(does(Saved, entries=own)) == []
+    assert found(does(Saved, entries=own), loaded) == [], "the ranks that load are those that saved"
 
 
 # --- FS712 ---

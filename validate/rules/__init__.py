@@ -27,6 +27,7 @@ from .loading import (
     LoadedIntoNothing,
     LoadedValueNotReadBack,
     OptimizerLoadedLazily,
+    RankKeysBlockResharding,
     SavedKeysNotRequested,
 )
 from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     CheckpointExceptionNotCaught(),
     FullStateWithoutBroadcast(),
     AssignedOverShards(),
+    RankKeysBlockResharding(),
     LoadedIntoNothing(),
     CheckpointWithoutLocation(),
     AsyncSaveNotAwaited(),

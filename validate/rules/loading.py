@@ -218,6 +218,33 @@ class CheckpointExceptionNotCaught(Rule):
             yield self.finding(event, message)
 
 
+class RankKeysBlockResharding(Rule):
+    """A key for each rank is there for the ranks that saved; one more rank asks for one that is not."""
+
+    code = "FS710"
+    name = "rank-keys-block-resharding"
+    severity = Severity.WARN
+    clause = 11
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loaded in trace.of(Loaded):
+            if loaded.partial is not False or loaded.looked_into or loaded.alone:
+                continue
+            earlier = trace.before(loaded, Saved, AsyncSaved)  # by the same ranks
+            if not self._by_rank(loaded.entries) or any(self._by_rank(e.entries) for e in earlier):
+                continue
+            message = (
+                "a key of this load names the rank: on more ranks than have saved, the new ones ask for keys that the "
+                "checkpoint does not have, and the whole load fails. Look into its metadata first "
+                "(FileSystemReader(path).read_metadata()), and start without the state of a rank that was not there."
+            )
+            yield self.finding(loaded, message)
+
+    def _by_rank(self, entries: tuple[Entry, ...] | None) -> bool:
+        return any(entry.by_rank for entry in entries or ())
+
+
 class LoadedIntoNothing(Rule):
     """DCP fills what it is given; it does not make up what it is not given."""
 

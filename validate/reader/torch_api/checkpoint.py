@@ -37,7 +37,7 @@ from ..values import (
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
-from ..walk.folders import knows_whole, listed, root
+from ..walk.folders import knows_content, knows_whole, listed, root
 from ..walk.handlers import caught
 from .launch import group_of
 from .optimizers import optimizer_form
@@ -94,6 +94,8 @@ def _entries(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> l
     every = every or [_entries_of_one(call, key, NONE, by_rank, depth)]
     found = [entry for one in every for entry in one]
     agreed = [{e.key for e in one if e.per_rank} for one in every]
+    if by_rank:
+        found = [dataclasses.replace(e, by_rank=True) for e in found]
     in_all = set.intersection(*agreed)  # what one alternative shows of a key, the others may have put right
     return [e if not e.per_rank or e.key in in_all else dataclasses.replace(e, per_rank=None) for e in found]
 
@@ -267,7 +269,8 @@ def _load(call: Call) -> Value:
     state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
     blindly = listed(walk, _where(call)) and not knows_whole(walk)
     whole = False if blindly else None
-    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), whole=whole, **fields)
+    looked = knows_content(walk)
+    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), looked_into=looked, whole=whole, **fields)
     for obj in _statefuls(walk, given) if given is not None else ():
         method = find_method(walk, obj, "load_state_dict")
         if method is not None:

@@ -70,8 +70,25 @@ def knows_whole(walk: Walk) -> bool:
     """Whether the program may know whole checkpoints from others, or is ready for a load that fails."""
     if walk.seen_whole or any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
-    trees = {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
-    return any(_mentions_marks(tree) for tree in trees)
+    return any(_mentions_marks(tree) for tree in _trees(walk))
+
+
+def knows_content(walk: Walk) -> bool:
+    """Whether the program may know what is in a checkpoint before it loads it, or is ready for a load that fails."""
+    if any(catches_failure(h) for node in walk.trying for h in node.handlers):
+        return True
+    return any(_reads_metadata(tree) for tree in _trees(walk))
+
+
+def _trees(walk: Walk) -> set[ast.Module]:
+    return {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
+
+
+@functools.lru_cache(maxsize=512)
+def _reads_metadata(tree: ast.Module) -> bool:
+    return any(
+        isinstance(n, ast.Attribute) and n.attr in ("read_metadata", "state_dict_metadata") for n in ast.walk(tree)
+    )
 
 
 @functools.lru_cache(maxsize=512)
