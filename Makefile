@@ -7,7 +7,7 @@ READY := .venv/ready
 # Ranks share two cores with each other on small machines; more threads a rank only get in each other's way.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test check slow matrix bench format api clean
+.PHONY: demo test check slow matrix bench verified format api clean
 
 demo: $(READY)
 	$(BIN)/python recipes/demo.py
@@ -34,6 +34,10 @@ matrix: $(READY)
 # Ratios, on an idle machine to mean something; README.md has those of one.
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
+
+# Run the code of the reference pages that has changed, and write references/verified.md.
+verified: $(READY)
+	$(BIN)/python -m tests.references
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
