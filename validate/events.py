@@ -204,10 +204,14 @@ class GroupCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCalled(Event):
-    """A collective that the program itself calls: a `torch.distributed` function, or `DTensor.full_tensor`."""
+    """A collective that the program itself calls: a `torch.distributed` function, or `DTensor.full_tensor`.
+
+    `of`: what it reduces or gathers, where that is a value that another event mentions.
+    """
 
     op: str
     group: Ref | None = None
+    of: tuple[Ref, ...] = ()
 
     @property
     def collective(self) -> bool:
@@ -276,12 +280,29 @@ class Sharded(Event):
     """`fully_shard(module)` was called (whether or not it then raised).
 
     `blocks`: the module holds a sequence of at least two composite blocks of one class, in which its parameters lie;
-    None where unknown.
+    None where unknown. `manages`: it takes parameters that no module inside it, sharded earlier, has taken; None where
+    unknown. `keeps`: nothing tells it to reshard after forward, so that a root stays gathered; None where unknown.
     """
 
     module: Ref
     mesh: Ref | None = None
     blocks: bool | None = None
+    manages: bool | None = None
+    keeps: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsharded(Event):
+    """`module.unshard()`: the program gathers the parameters itself."""
+
+    module: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resharded(Event):
+    """`module.reshard()`."""
+
+    module: Ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,13 +333,14 @@ class ForwardEntered(Event):
     """A module was called by the program, not by another module.
 
     `sharded`: it, or something inside it, is an FSDP module. `uncovered`: names of trainable parameters in it that no
-    sharded module
-    manages; None where unknown.
+    sharded module manages; None where unknown. `borrows` (reader): the sharded module around it that manages its
+    parameters, where nothing in it is sharded.
     """
 
     module: Ref
     sharded: bool = False
     uncovered: tuple[str, ...] | None = None
+    borrows: Ref | None = None
 
     @property
     def collective(self) -> bool:
@@ -331,6 +353,71 @@ class ForwardBypassed(Event):
 
     module: Ref
     method: str = "forward"
+
+
+# --- data and randomness ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded(Event):
+    """A generator was seeded for the whole process (`torch.manual_seed`, `random.seed`, `set_seed`); reader only.
+
+    `per_rank`: with a value that differs from rank to rank.
+    """
+
+    per_rank: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerBuilt(Event):
+    """A `DistributedSampler`, which gives each of several replicas its part of the samples.
+
+    `everyone`: it takes each rank of the job for a replica. `shuffles`: in an order that depends on the epoch. None
+    where unknown.
+    """
+
+    sampler: Ref
+    everyone: bool | None = None
+    shuffles: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderBuilt(Event):
+    """A `DataLoader`.
+
+    `sampler`: the `DistributedSampler` that it draws by. `whole` (reader): no sampler divides its samples, and nothing
+    is known by which its dataset would be another one on each rank; `shuffles`: in random order; `random`: its samples
+    are made at random.
+    """
+
+    loader: Ref
+    sampler: Ref | None = None
+    whole: bool | None = None
+    shuffles: bool | None = None
+    random: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesDrawn(Event):
+    """The program begins to go through a `DataLoader`.
+
+    `alike` (probe): the first batch is the same on all ranks; None where its samples are all alike, or cannot be told.
+    """
+
+    loader: Ref
+    alike: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSet(Event):
+    """`set_epoch` of a sampler, a loader or something around them, None where it is not known what; reader only."""
+
+    of: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedByRank(Event):
+    """Something is divided among the ranks by hand: a slice, an index, a remainder, a library's function (reader)."""
 
 
 # --- the loop ---
@@ -359,7 +446,29 @@ class SchedulerBuilt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward(Event):
-    """`loss.backward()`."""
+    """`loss.backward()`.
+
+    `of`: values that the program had reduced over the ranks in place, and the loss is, or was scaled from.
+    """
+
+    of: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialRead(Event):
+    """A DTensor with a pending reduction, such as the norm of a sharded gradient, was read as a plain number.
+
+    `value`: the number, which is made of this rank's part alone.
+    """
+
+    value: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientsScaled(Event):
+    """The program multiplied gradients by a number made of numbers `by`, each of one rank's part; reader only."""
+
+    by: tuple[Ref, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,24 @@
-"""FS4 over traces written by hand."""
+"""FS4, the optimizer, over traces written by hand."""
 
 from __future__ import annotations
 
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
+    Backward,
     Choice,
-    EntryRegistered,
     Escaped,
-    ForwardBypassed,
+    ForwardEntered,
     OptimizerBuilt,
     Ref,
+    Resharded,
     Sharded,
+    StateTaken,
     Stepped,
+    Unsharded,
+    Via,
 )
 
-from .traces import BLOCKS, HEAD, MODEL, OPTIMIZER, OTHER, Step, does, found
+from .traces import BLOCKS, HEAD, MODEL, OPTIMIZER, OTHER, STATE, Step, does, found
 
 BUILT = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
 SECOND = Ref(21, "optimizer")
@@ -56,19 +60,42 @@ def test_an_optimizer_whose_parameters_stay(steps: tuple[Step, ...]) -> None:
     assert found(*steps) == []
 
 
-def test_forward_without_hooks() -> None:
-    assert found(does(ForwardBypassed, module=MODEL)) == [("FS403", 1)]
-    generate = does(ForwardBypassed, module=MODEL, method="generate")
-    assert found(does(EntryRegistered, module=MODEL, method="encode"), generate) == [("FS403", 2)]
-    assert found(does(EntryRegistered, module=OTHER, method="generate"), generate) == [("FS403", 2)]
-
-
-@pytest.mark.parametrize("method", ["generate", None])
-def test_a_registered_method_runs_the_hooks(method: str | None) -> None:
-    registered = does(EntryRegistered, module=MODEL, method=method)
-    assert found(registered, does(ForwardBypassed, module=MODEL, method="generate")) == []
-
-
 def test_an_escape_does_not_excuse_an_early_optimizer() -> None:
     """Whatever is done to the model elsewhere, its parameters are replaced after the optimizer has taken them."""
     assert found(BUILT, does(Escaped, of=MODEL), SHARDED) == [("FS401", 1)]
+
+
+ROOT = does(Sharded, module=MODEL, manages=True, keeps=True)
+ENTERED = does(ForwardEntered, module=MODEL, sharded=True)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (does(Sharded, module=BLOCKS, manages=True, keeps=True), ROOT, ENTERED),
+        (ROOT, does(Backward), ENTERED),
+        (ROOT, does(Sharded, module=OTHER), does(Unsharded, module=MODEL)),
+    ],
+)
+def test_an_optimizer_over_gathered_parameters(steps: tuple[Step, ...]) -> None:
+    assert found(*steps, BUILT) == [("FS402", 4 if len(steps) == 3 else 3)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (ROOT,),
+        (ROOT, ENTERED, does(Backward)),
+        (ROOT, ENTERED, does(Resharded, module=MODEL)),
+        (ROOT, ENTERED, does(StateTaken, of=(MODEL,), state=STATE, via=Via.METHOD)),
+        (ROOT, does(Escaped, of=MODEL), ENTERED),
+        (ROOT, does(ForwardEntered, module=OTHER)),
+        (does(Sharded, module=MODEL, manages=True, keeps=False), ENTERED),
+        (does(Sharded, module=MODEL, manages=True), ENTERED),
+        (does(Sharded, module=MODEL, keeps=True), ENTERED),
+        (does(Sharded, module=MODEL, manages=False, keeps=True), ENTERED),
+        (does(Sharded, module=HEAD, manages=True, keeps=True), does(Sharded, module=MODEL, manages=False), ENTERED),
+    ],
+)  # fmt: skip
+def test_an_optimizer_over_shards(steps: tuple[Step, ...]) -> None:
+    assert found(*steps, BUILT) == []

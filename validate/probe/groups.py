@@ -22,6 +22,7 @@ from ..events import (
     SignalHandled,
 )
 from .observer import Call, Handler, Observer
+from .reductions import Reductions
 
 COLLECTIVES = (
     "all_gather",
@@ -46,7 +47,7 @@ COLLECTIVES = (
 )
 
 
-def install(observer: Observer) -> None:
+def install(observer: Observer, reductions: Reductions) -> None:
     """Hook what this module is about."""
 
     def initialised(call: Call) -> Handler:
@@ -120,7 +121,11 @@ def install(observer: Observer) -> None:
 
     def collective(op: str) -> Any:
         def called(call: Call) -> Handler:
-            yield from observer.calling(CollectiveCalled, call.frame, op=op, group=group_ref(observer, call["group"]))
+            tensor = call["tensor"] if op in ("all_reduce", "reduce") else None
+            of = reductions.new(tensor)
+            group = group_ref(observer, call["group"])
+            yield from observer.calling(CollectiveCalled, call.frame, op=op, group=group, of=of)
+            reductions.done(tensor, of)
 
         return called
 

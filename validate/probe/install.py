@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..launch.places import Settings
-from . import checkpoints, groups, loop, sharding, states
+from . import checkpoints, data, groups, loop, reductions, sharding, states
 from .entries import Reader
 from .measure import Meter
 from .modules import Modules
@@ -18,9 +18,12 @@ def install(settings: Settings, rank: int) -> Observer:
     reader = Reader(observer, modules, taken)
     futures = checkpoints.Futures(observer)
     forwards = sharding.Forwards(observer, modules)
-    groups.install(observer)
+    reduced = reductions.Reductions(observer)
+    groups.install(observer, reduced)
+    reductions.install(observer)
+    data.install(observer)
     sharding.install(observer, modules, forwards)
-    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader)
+    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader, reduced)
     states.install(observer, modules, taken)
     checkpoints.install(observer, reader, futures)
     return observer

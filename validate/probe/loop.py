@@ -23,6 +23,7 @@ from .frames import on_behalf_of_helpers, program_frame
 from .measure import Meter
 from .modules import Modules
 from .observer import Call, Handler, Observer
+from .reductions import Reductions
 from .sharding import Forwards
 from .states import scheduler_classes
 
@@ -32,7 +33,9 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def install(observer: Observer, modules: Modules, forwards: Forwards, meter: Meter, reader: Reader) -> None:
+def install(
+    observer: Observer, modules: Modules, forwards: Forwards, meter: Meter, reader: Reader, reduced: Reductions
+) -> None:
     """Hook what this module is about."""
     clipped_before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
 
@@ -62,8 +65,9 @@ def install(observer: Observer, modules: Modules, forwards: Forwards, meter: Met
 
     def backward(call: Call) -> Handler:
         forwards.forget_call()
-        observer.emit(Backward, call.frame)
-        meter.backward(call.args[0] if call.args else call["tensors"])
+        losses = call.args[0] if call.args else call["tensors"]
+        observer.emit(Backward, call.frame, of=reduced.before(losses))
+        meter.backward(losses)
         yield
 
     def clipped(call: Call) -> Handler:

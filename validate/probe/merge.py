@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..events import AsyncSaved, Entry, Event, GroupCreated, Location, Saved, from_json
+from ..events import AsyncSaved, BatchesDrawn, Entry, Event, GroupCreated, Location, Saved, from_json
 from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
@@ -27,6 +27,7 @@ class _Record:
     entered: dict[int, float] = field(default_factory=dict)  # order: when, on the machine's monotonic clock
     returned: set[int] = field(default_factory=set)
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
+    batches: dict[int, int] = field(default_factory=dict)  # order: digest of the first batch
     names: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
     partial: set[int] = field(default_factory=set)  # groups that not all ranks belong to
@@ -39,6 +40,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     records = [_read(places.records(end.rank)) for end in run.ends]
     events = [_events(record) for record in records]
     _mark_per_rank(records, events)
+    _mark_alike(records, events)
     _mark_alone(run, records, events)
     return tuple(
         Trace(
@@ -66,6 +68,8 @@ def _read(path: Path) -> _Record:
                 record.returned.add(fields["order"])
             case "digests":
                 record.digests[fields["order"]] = fields["of"]
+            case "batch":
+                record.batches[fields["order"]] = fields["digest"]
             case "name":
                 record.names.setdefault(fields["id"], fields["name"])
             case "held":
@@ -179,6 +183,22 @@ def _compared(event: Saved | AsyncSaved, digests: list[dict[str, int]]) -> Event
         return dataclasses.replace(entry, per_rank=len(set(values)) > 1) if values else entry
 
     return dataclasses.replace(event, entries=tuple(mark(entry) for entry in event.entries))
+
+
+# --- batches that are the same on all ranks ---
+
+
+def _mark_alike(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the passes through a loader that begin with one batch on all ranks, or with different ones."""
+    passes = [[e for e in own if isinstance(e, BatchesDrawn)] for own in events]
+    if len(passes) < 2:
+        return
+    for drawn in zip(*passes, strict=False):
+        digests = {record.batches.get(e.order) for record, e in zip(records, drawn, strict=True)}
+        if None in digests or len({e.at for e in drawn}) > 1:
+            continue
+        for own, event in zip(events, drawn, strict=True):
+            own[own.index(event)] = dataclasses.replace(event, alike=len(digests) == 1)
 
 
 # --- collectives that not all ranks reach ---

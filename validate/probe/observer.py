@@ -120,14 +120,24 @@ class Observer:
 
     # --- wrapping ---
 
-    def wrap(self, owners: list[Any], name: str, handle: Callable[[Call], Handler], *, by_program: bool = True) -> None:
+    def wrap(
+        self,
+        owners: list[Any],
+        name: str,
+        handle: Callable[[Call], Handler],
+        *,
+        by_program: bool = True,
+        inherited: bool = False,
+    ) -> None:
         """Replace a function, in every owner that has it, by one that lets `handle` run around each call.
 
         `handle` is a generator: what is before its `yield` runs before the call, what comes after gets the result.
         With `by_program`, only around calls that the program makes itself. An error of ours never reaches the
-        program: it is noted, and the call goes on.
+        program: it is noted, and the call goes on. `inherited`: a class may have the function from its bases, which
+        keep theirs.
         """
-        original = vars(owners[0]).get(name) if isinstance(owners[0], type) else getattr(owners[0], name, None)
+        own = isinstance(owners[0], type) and not inherited
+        original = vars(owners[0]).get(name) if own else getattr(owners[0], name, None)
         if original is None:
             return  # this torch does not have it
 

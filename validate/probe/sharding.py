@@ -25,7 +25,9 @@ from ..events import (
     ForwardEntered,
     GradientSyncSet,
     Materialised,
+    Resharded,
     Sharded,
+    Unsharded,
 )
 from .frames import caller, program_frame, programs
 from .modules import Modules, has_blocks, has_sharded
@@ -57,6 +59,8 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 module=modules.ref(module, call.frame),
                 mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
                 blocks=has_blocks(module),
+                manages=bool(modules.uncovered(module)),
+                keeps=call["reshard_after_forward"] in (None, False),
             )
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
@@ -88,10 +92,20 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
         observer.emit(GradientSyncSet, call.frame, module=module, on=on if isinstance(on, bool) else None)
         yield
 
+    def gathered(call: Call) -> Handler:
+        observer.emit(Unsharded, call.frame, module=modules.ref(call.args[0], call.frame))
+        yield
+
+    def resharded(call: Call) -> Handler:
+        observer.emit(Resharded, call.frame, module=modules.ref(call.args[0], call.frame))
+        yield
+
     spaces = [space for name in FULLY_SHARD if (space := _module(name)) is not None]
     observer.wrap(spaces, "fully_shard", sharded)
     observer.wrap(spaces, "register_fsdp_forward_method", registered)
     observer.wrap([FSDPModule], "set_requires_gradient_sync", sync_set)
+    observer.wrap([FSDPModule], "unshard", gathered)
+    observer.wrap([FSDPModule], "reshard", resharded)
     observer.wrap([nn.Module], "to_empty", materialised)
     observer.wrap([nn.Module], "compile", compiled_in_place)
     observer.wrap([torch], "compile", compiled)

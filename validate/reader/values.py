@@ -180,6 +180,19 @@ class Tensors(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class Part(Value):
+    """A number made of what this rank holds of sharded tensors, and not of the whole.
+
+    `pending`: a DTensor that knows of it, so that any operation but adding (where it `adds`) completes it; else a plain
+    number. `of`: the identities of what it was made from.
+    """
+
+    of: tuple[int, ...]
+    pending: bool
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RngState(Value):
     """The state of a random number generator of this process."""
 

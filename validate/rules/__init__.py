@@ -18,6 +18,8 @@ from .asynchronous import (
     StagingNotAwaitedBeforeStep,
 )
 from .base import Rule
+from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
+from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
 from .launch import DeviceNotSet, RankGuardedCollective
 from .loading import (
     CheckpointExceptionNotCaught,
@@ -30,7 +32,8 @@ from .loading import (
     RankKeysBlockResharding,
     SavedKeysNotRequested,
 )
-from .optimizer import ForwardIsBypassed, OptimizerBeforeSharding
+from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
+from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
 from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
 from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
@@ -42,7 +45,16 @@ RULES: tuple[Rule, ...] = (
     RootOnlySharded(),
     ShardedTopDown(),
     OptimizerBeforeSharding(),
+    OptimizerOverUnshardedParameters(),
     ForwardIsBypassed(),
+    SubmoduleBeforeRoot(),
+    GradientSyncLeftOff(),
+    PartialTensorRead(),
+    ClippingByLocalNorm(),
+    LossReducedBeforeBackward(),
+    SameDataOnEveryRank(),
+    SamplerUsesGlobalRank(),
+    EpochNeverSet(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
     PerRankStateUnderOneKey(),

@@ -1,10 +1,23 @@
-"""FS4: the optimizer and the training loop."""
+"""FS4: the optimizer, and the parameters that it is given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import EntryRegistered, ForwardBypassed, OptimizerBuilt, Ref, Sharded, Stepped
+from ..events import (
+    Backward,
+    Escaped,
+    Event,
+    ForwardEntered,
+    OptimizerBuilt,
+    Ref,
+    Resharded,
+    Sharded,
+    StateApplied,
+    StateTaken,
+    Stepped,
+    Unsharded,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace
 from .base import Rule
@@ -49,21 +62,51 @@ class OptimizerBeforeSharding(Rule):
         )
 
 
-class ForwardIsBypassed(Rule):
-    """FSDP gathers parameters in hooks that `module(...)` runs and `module.forward(...)` does not."""
+class OptimizerOverUnshardedParameters(Rule):
+    """A root stays gathered after forward: its `parameters()` are then whole tensors, gone at the next resharding."""
 
-    code = "FS403"
-    name = "forward-bypassed"
+    code = "FS402"
+    name = "optimizer-over-unsharded-parameters"
     severity = Severity.ERROR
-    clause = 5
+    clause = 4
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for event in trace.of(ForwardBypassed):
-            registered = (r for r in trace.before(event, EntryRegistered) if r.module == event.module)
-            if any(r.method in (None, event.method) for r in registered):
-                continue
-            message = (
-                f"`{event.module.name}.{event.method}(...)` skips the hooks in which FSDP gathers the parameters. "
-                f"Call the module, `{event.module.name}(...)`, or register the method by register_fsdp_forward_method."
-            )
-            yield self.finding(event, message)
+        for built in trace.of(OptimizerBuilt):
+            for sharded in trace.before(built, Sharded):
+                left = self._left_gathered(trace, sharded, built)
+                if left is None:
+                    continue
+                name = sharded.module.name
+                message = (
+                    f"{built.cls} is built while `{name}` is gathered, as a root is after its forward: it takes whole "
+                    f"tensors in the place of the shards and these never train. Build it before the first forward, or "
+                    f"call {name}.reshard() first."
+                )
+                yield self.finding(built, message, (left, "gathered here"))
+                break
+
+    def _left_gathered(self, trace: Trace, sharded: Sharded, built: OptimizerBuilt) -> Event | None:
+        """What gathered the parameters that this call took, if they are so still when the optimizer takes them."""
+        module = sharded.module
+        if sharded.manages is not True or not any(m == module or trace.inside(module, m) for m in built.modules):
+            return None
+        if any(trace.inside(module, s.module) for s in trace.before(built, Sharded)):
+            return None  # what is no root reshards after forward
+        entered: list[Event] = [u for u in trace.between(sharded, built, Unsharded) if u.module == module]
+        if sharded.keeps is True:
+            forwards = trace.between(sharded, built, ForwardEntered)
+            entered += [e for e in forwards if e.module == module or trace.inside(module, e.module)]
+        if not entered:
+            return None
+        last = max(entered, key=lambda e: e.order)
+        if any(trace.between(last, built, Backward)) or any(
+            trace.related(r.module, module) for r in trace.between(last, built, Resharded)
+        ):
+            return None
+        touched = [o for taken in trace.between(last, built, StateTaken) for o in taken.of]
+        touched += [o for applied in trace.between(last, built, StateApplied) for o in applied.to]
+        if any(trace.related(o, module) for o in touched) or any(
+            trace.related(e.of, module) for e in trace.before(built, Escaped)
+        ):
+            return None  # a state dict is taken of shards
+        return last

@@ -1,15 +1,29 @@
 """What library code does, as far as the contract is concerned. `table` says how to add an API."""
 
-from . import asynchronous, checkpoint, folders, launch, modules, optimizers, python, sharding, state_dicts
+from . import (
+    asynchronous,
+    checkpoint,
+    data,
+    folders,
+    launch,
+    modules,
+    optimizers,
+    python,
+    reductions,
+    sharding,
+    state_dicts,
+)
 
 __all__ = [
     "asynchronous",
     "checkpoint",
+    "data",
     "folders",
     "launch",
     "modules",
     "optimizers",
     "python",
+    "reductions",
     "sharding",
     "state_dicts",
 ]

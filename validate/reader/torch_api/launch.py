@@ -23,6 +23,8 @@ from ..walk.core import Stop, Walk
 from ..walk.escapes import escape
 from ..walk.folders import pass_on
 from ..walk.lookup import ATTRIBUTES
+from ..walk.parts import part_in, refs
+from ..walk.reduced import reduce_in_place
 from .table import anything, api, method
 
 _RANK_VARIABLES = {
@@ -237,7 +239,13 @@ _COLLECTIVES = {
 def _collective(call: Call) -> Value:
     walk = call.walk
     op = call.name.rpartition(".")[2]
-    walk.emit(CollectiveCalled, call.node, op=op, group=group_of(call, call.get(_COLLECTIVES[op], "group")))
+    group = group_of(call, call.get(_COLLECTIVES[op], "group"))
+    reduces = op in ("all_reduce", "reduce") and isinstance(call.node, ast.Call) and call.node.args and call.args
+    if reduces and isinstance(call.node, ast.Call):
+        of = reduce_in_place(walk, call.node.args[0], call.args[0])
+    else:
+        of = refs(local) if (local := part_in(walk, *call.everything())) is not None else ()
+    walk.emit(CollectiveCalled, call.node, op=op, group=group, of=of)
     for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
         if isinstance(value, Obj) and value.what is What.LIST:
             filled = pass_on(walk, [value], walk.unknown())

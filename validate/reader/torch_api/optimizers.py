@@ -8,6 +8,7 @@ from ...events import Backward, Form, GradientsCleared, Kind, OptimizerBuilt, Sc
 from ..values import NONE, External, Obj, StateData, Tuple, Value, What, members
 from ..walk.calls import Call, call_value
 from ..walk.core import Walk, owners
+from ..walk.reduced import reduced_before
 from .table import anything, api, method
 
 _OPTIMIZERS = (
@@ -153,13 +154,14 @@ def _backward(call: Call, receiver: Value) -> Value | None:
         func, ast.Attribute
     ):
         return None
-    call.walk.emit(Backward, call.node)
+    call.walk.emit(Backward, call.node, of=reduced_before(call.walk, receiver))
     return NONE
 
 
 @api("torch.autograd.backward")
 def _autograd_backward(call: Call) -> Value:
-    call.walk.emit(Backward, call.node)
+    given = call.get(0, "tensors")
+    call.walk.emit(Backward, call.node, of=reduced_before(call.walk, given) if given is not None else ())
     return NONE
 
 
@@ -199,17 +201,3 @@ def _scheduler_state(call: Call, scheduler: Obj) -> Value:
 @method(What.LOADER, "state_dict")
 def _loader_state(call: Call, loader: Obj) -> Value:
     return _state(call, loader, Kind.LOADER, Form.PLAIN)
-
-
-@api("torchdata.stateful_dataloader.StatefulDataLoader")
-def _stateful_loader(call: Call) -> Value:
-    return call.walk.new(What.LOADER, External("torchdata.stateful_dataloader.StatefulDataLoader"))
-
-
-@api(
-    "torch.utils.data.DataLoader",
-    "torch.utils.data.DistributedSampler",
-    "torch.utils.data.distributed.DistributedSampler",
-)
-def _loader(call: Call) -> Value:
-    return call.walk.unknown(External("torch.utils.data.DataLoader"))

@@ -17,6 +17,7 @@ from ..values import (
     Function,
     Items,
     Obj,
+    Part,
     Partial,
     Sym,
     Tensors,
@@ -27,12 +28,14 @@ from ..values import (
     single,
     union,
 )
+from ..walk import division
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value
 from ..walk.core import parts
 from ..walk.filled import put, read
 from ..walk.lookup import attribute
 from ..walk.loops import iterate
+from ..walk.parts import part_in, read_part
 from .table import anything, api, method
 
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
@@ -62,6 +65,8 @@ def _reads(call: Call) -> Value:
         if isinstance(content, Elements | Items) and content.exact and not call.walk.loops:
             return Const(len(content.items))
         return call.walk.sym()
+    if name == "sum" and (part := part_in(call.walk, *call.args)) is not None:
+        return part
     return (
         call.walk.sym(rank=any(isinstance(v, Sym) and v.rank for v in call.args)) if name == "sum" else call.walk.sym()
     )
@@ -86,8 +91,19 @@ def _converted(call: Call) -> Value:
             return Const(_CONVERSIONS[name](value.value))
     if name in ("int", "bool", "float") and len(call.args) == 1 and isinstance(value, Sym):
         return value
+    if (part := _part(call, name)) is not None:
+        return part
     rank = any(isinstance(v, Sym) and v.rank for given in call.args for _, v in members(given))
     return call.walk.sym("convert", name, *call.args, rank=rank)
+
+
+def _part(call: Call, name: str) -> Value | None:
+    """What is made of a number that is of one rank's part alone; a pending one is read by `float`."""
+    if name in ("float", "int") and len(call.args) == 1 and isinstance(call.node, ast.Call) and call.node.args:
+        for _, v in members(call.args[0]):
+            if isinstance(v, Part) and v.pending:
+                return read_part(call.walk, v, call.node, call.node.args[0])
+    return part_in(call.walk, *call.args)
 
 
 @api(
@@ -135,11 +151,13 @@ def _zipped(call: Call) -> Value:
 
 @api("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
 def _range(call: Call) -> Value:
+    division.called(call, call.name)
     return call.walk.new_list([call.walk.sym()], exact=False)
 
 
 @api("tqdm.tqdm", "tqdm.auto.tqdm", "itertools.cycle", "itertools.islice")
 def _same_elements(call: Call) -> Value:
+    division.called(call, call.name)
     given = call.get(0, "iterable")
     return given if given is not None else call.walk.unknown()
 
@@ -224,6 +242,8 @@ def _setattr(call: Call) -> Value:
 
 @api("builtins.hasattr", "builtins.callable", "builtins.isinstance", "builtins.issubclass")
 def _asked(call: Call) -> Value:
+    if call.args and isinstance(call.args[0], Part) and call.name == "builtins.hasattr":
+        return Const(call.args[0].pending)  # a DTensor, which is what it is asked for
     return call.walk.sym("asked", ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else "", *call.args)
 
 

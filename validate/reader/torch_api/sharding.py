@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Sharded
-from ..values import NONE, Obj, Tuple, Value, What, single
+from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Resharded, Sharded, Unsharded
+from ..values import NONE, Const, Obj, Tuple, Value, What, single
 from ..walk.calls import Call
 from ..walk.core import owners, parts
-from ..walk.structure import has_blocks
+from ..walk.structure import has_blocks, uncovered
 from .modules import as_modules
 from .table import anything, api, method
 
@@ -25,16 +25,27 @@ def _fully_shard(call: Call) -> Value:
         for module in as_modules(walk, value):
             if walk.what(module) is not What.MODULE:
                 continue
+            names = uncovered(walk, module)
             walk.emit(
                 Sharded,
                 call.node,
                 module=walk.ref(module),
                 mesh=walk.ref(mesh) if isinstance(mesh, Obj) and walk.what(mesh) is What.MESH else None,
                 blocks=has_blocks(walk, module),
+                manages=None if names is None else bool(names),
+                keeps=_keeps(call),
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)
     return given if given is not None else walk.unknown()
+
+
+def _keeps(call: Call) -> bool | None:
+    """Whether nothing tells the group to reshard after forward."""
+    given = call.get(None, "reshard_after_forward")
+    if given is None:
+        return None if call.open else True
+    return given.value in (None, False) if isinstance(given, Const) else None
 
 
 def _cover_children(call: Call, module: Obj) -> None:
@@ -66,7 +77,19 @@ def _sync(call: Call, receiver: Value) -> Value | None:
     return NONE
 
 
-@method(What.MODULE, "unshard", "reshard", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch")
+@method(What.MODULE, "unshard")
+def _unshard(call: Call, module: Obj) -> Value:
+    call.walk.emit(Unsharded, call.node, module=call.walk.ref(module))
+    return call.walk.unknown()
+
+
+@method(What.MODULE, "reshard")
+def _reshard(call: Call, module: Obj) -> Value:
+    call.walk.emit(Resharded, call.node, module=call.walk.ref(module))
+    return NONE
+
+
+@method(What.MODULE, "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch")
 def _scheduling(call: Call, _module: Obj) -> Value:
     return call.walk.unknown()
 

@@ -17,6 +17,7 @@ from ..values import (
     Function,
     Method,
     Obj,
+    Part,
     Partial,
     Step,
     Super,
@@ -30,7 +31,7 @@ from ..values import (
     single,
     union,
 )
-from . import uses
+from . import division, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -39,7 +40,8 @@ from .filled import read
 from .folders import pass_on
 from .lookup import attribute
 from .loops import iterate
-from .structure import uncovered
+from .parts import handed_on
+from .structure import borrows, uncovered
 
 
 @dataclass
@@ -160,10 +162,14 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         return result
     if isinstance(receiver, Tensors):
         return receiver if callee.name in _SAME_TENSORS else walk.sym("method", callee.name, receiver)
+    if isinstance(receiver, Part):
+        return receiver if not receiver.pending or callee.name in _SAME_TENSORS else walk.sym()
     if isinstance(receiver, Sym | Const):
         rank = any(isinstance(v, Sym) and v.rank for v in [receiver, *call.everything()])
         return walk.sym("method", callee.name, receiver, *call.args, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
+        division.called(call, callee.name)
+        handed_on(call, callee.name)
         escape(call, call.everything())
         callbacks(call, call.everything())
         if what is What.INSTANCE and isinstance(receiver, Obj):
@@ -189,6 +195,9 @@ def _call_object(walk: Walk, callee: Obj, call: Call) -> Value:
         return call_value(walk, method, call)
     if callee.parent is not None and not callee.parent[1].startswith("["):
         return _call_method(walk, Method(*callee.parent), call)
+    written = ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else ""
+    division.called(call, written)
+    handed_on(call, written)
     escape(call, call.everything())
     callbacks(call, call.everything())
     return walk.unknown()
@@ -211,8 +220,15 @@ def enter_forward(call: Call, module: Obj) -> Value:
     """`module(...)`."""
     walk = call.walk
     if walk.in_forward == 0 and walk.building == 0:
-        names = uncovered(walk, module)
-        walk.emit(ForwardEntered, call.node, module=walk.ref(module), sharded=walk.is_sharded(module), uncovered=names)
+        owner = borrows(walk, module)
+        walk.emit(
+            ForwardEntered,
+            call.node,
+            module=walk.ref(module),
+            sharded=walk.is_sharded(module),
+            uncovered=uncovered(walk, module),
+            borrows=walk.ref(owner) if owner is not None else None,
+        )
     return walk_forward(call, module, "forward")
 
 
@@ -283,6 +299,8 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
             return frame.returns[0].value or NONE
         if walk.execute(function.node.body):
             frame.returns.append(End(walk.path, walk.store.since(frame.mark), NONE))
+        elif frame.yields and not frame.returns:  # a generator without end
+            frame.returns.append(End(base, walk.store.since(frame.mark), NONE))
     finally:
         walk.frames.pop()
         cost.statements += walk.statements - statements
@@ -473,6 +491,7 @@ _HARMLESS = (
     "einops.",
     "psutil.",
 )
+_MAKE_DATASETS = ("torchvision.datasets.", "torchaudio.datasets.", "datasets.load_dataset", "datasets.load_from_disk")
 _RUNNING = {"threading", "multiprocessing", "concurrent", "asyncio", "queue", "weakref", "sched", "runpy"}
 _HARMFUL = (  # of torch, but it rewrites, keeps or runs what it is given
     "torch.ao.", "torch.quantization.", "torch.fx.", "torch.export.", "torch.onnx.", "torch.jit.", "torch.func.",
@@ -489,8 +508,10 @@ def call_library(call: Call, name: str) -> Value:
         _uses_accelerator(call)
     top = name.partition(".")[0]
     is_standard = top in sys.stdlib_module_names and top not in _RUNNING
+    division.called(call, name)
     harmless = (is_standard or name.startswith(_HARMLESS)) and not name.startswith(_HARMFUL)
     if not harmless:
+        handed_on(call, name)
         escape(call, call.everything())
         if top != "torch" and top not in sys.stdlib_module_names:
             walk.note(call.node, f"`{name}` is of a library that the reader does not know")
@@ -498,7 +519,10 @@ def call_library(call: Call, name: str) -> Value:
     tensors = [v for v in call.everything() if isinstance(v, Tensors)]
     if name.startswith("torch.") and tensors:
         return walk.sym()
-    return pass_on(walk, call.everything(), walk.unknown(External(name)))
+    made = walk.unknown(External(name))
+    if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, call.everything())):
+        walk.establish(made, "whole")  # each rank has all of it
+    return pass_on(walk, call.everything(), made)
 
 
 def callbacks(call: Call, values: list[Value]) -> None:

@@ -17,6 +17,7 @@ from ..values import (
     Function,
     Items,
     Obj,
+    Part,
     Path,
     Step,
     Sym,
@@ -270,6 +271,8 @@ def _is_instance(walk: Walk, value: Value, wanted: tuple[Value, ...]) -> bool | 
     if isinstance(value, Const):
         names = {f"builtins.{c.__name__}" for c in type(value.value).__mro__}
         return any(isinstance(w, External) and w.name in names for w in wanted)
+    if isinstance(value, Part) and _DTENSOR in wanted:
+        return value.pending
     if isinstance(value, Tensors) and _DTENSOR in wanted:
         return {Form.SHARDED: True, Form.PLAIN: False}.get(value.form)
     if not isinstance(value, Obj) or value.cls is None:

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ...events import Form, Kind
+from ...events import DividedByRank, Form, Kind
 from ..values import (
     NONE,
     Class,
@@ -37,6 +37,8 @@ from .conditions import test, truth, walk_cell
 from .core import Walk, expression
 from .lookup import attribute
 from .loops import iterate
+from .parts import operated, scaled
+from .reduced import carry
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -191,7 +193,11 @@ def _unary(walk: Walk, node: ast.UnaryOp) -> Value:
 
 @expression(ast.BinOp)
 def _binary(walk: Walk, node: ast.BinOp) -> Value:
-    return binary(walk, node.op, walk.evaluate(node.left), walk.evaluate(node.right))
+    left, right = walk.evaluate(node.left), walk.evaluate(node.right)
+    if isinstance(node.op, ast.Mult | ast.Div):
+        scaled(walk, left, right, node)
+        scaled(walk, right, left, node)
+    return binary(walk, node.op, left, right)
 
 
 def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:
@@ -209,10 +215,14 @@ def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:
             return walk.new_dict({**dict(one.items), **dict(other.items)}.items(), one.exact and other.exact)
     if isinstance(op, ast.Mult) and isinstance(left, Obj) and (repeated := walk.elements(left)) is not None:
         return walk.new_list(repeated.items, exact=False)
-    for value in (left, right):
-        if isinstance(value, Tensors):
-            return Tensors(value.of, value.kind, Form.UNKNOWN)
-    return walk.sym("op", type(op).__name__, left, right, rank=_of_rank(left) or _of_rank(right))
+    for value, other in ((left, right), (right, left)):
+        if isinstance(value, Tensors):  # with a constant, an operation on each element
+            return Tensors(value.of, value.kind, value.form if isinstance(other, Const) else Form.UNKNOWN)
+    if (made := operated(walk, op, left, right)) is not None:
+        return made
+    return carry(
+        walk, op, left, right, walk.sym("op", type(op).__name__, left, right, rank=_of_rank(left) or _of_rank(right))
+    )
 
 
 def _computable(op: ast.operator, left: Value, right: Value) -> bool:
@@ -243,8 +253,20 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
         return Const(found is isinstance(op, ast.In))
     rank = _rank_comparison(left, op, right) and not isinstance(op, ast.Is | ast.IsNot)
     base = _FLIPPED.get(type(op), type(op))
+    if rank and walk.loops and _takes_turns(node, left, right):
+        walk.emit(DividedByRank, node)
+        rank = False
     made = walk.sym("compare", base.__name__, left, right, rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
+
+
+def _takes_turns(node: ast.Compare, left: Value, right: Value) -> bool:
+    """`number % world_size == rank`: each rank comes to what follows, in a round of its own."""
+    sides = ((node.left, left, right), (node.comparators[0], right, left))
+    return any(
+        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) and _of_rank(other) and not _of_rank(value)
+        for side, value, other in sides
+    )
 
 
 def _contained(walk: Walk, element: Value, container: Value) -> bool | None:
@@ -299,8 +321,12 @@ def _subscript(walk: Walk, node: ast.Subscript) -> Value:
     if isinstance(node.slice, ast.Slice):
         parts = (node.slice.lower, node.slice.upper, node.slice.step)
         bounds = [walk.evaluate(part) if part is not None else NONE for part in parts]
+        if any(map(_of_rank, bounds)):
+            walk.emit(DividedByRank, node)
         return union([(path, _slice(walk, v, bounds)) for path, v in members(value)])
     key = walk.evaluate(node.slice)
+    if _of_rank(key):
+        walk.emit(DividedByRank, node)
     return union([(path, item(walk, v, key, node)) for path, v in members(value)])
 
 

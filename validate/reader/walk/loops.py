@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...events import BatchesDrawn
 from ..values import Elements, External, Items, Obj, StateData, Sym, Tensors, Tuple, Union, Value, What, members, union
 from .core import Walk
 
+LOADERS = {
+    name: External(name) for name in ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
+}
 EXACT_LIMIT = 16  # elements of a known list that are walked one by one
 
 
@@ -34,6 +38,8 @@ def iterate(walk: Walk, value: Value) -> Iteration:
     if isinstance(value, Tensors):
         return Iteration([value], False, True)
     if isinstance(value, Obj):
+        if value.cls in LOADERS.values():
+            walk.emit(BatchesDrawn, walk.here[1], loader=walk.ref(value))
         content = walk.content(value)
         if isinstance(content, Elements):
             return _limited(content.items, content.exact)

@@ -33,6 +33,7 @@ from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .expressions import binary
 from .loops import Iteration, iterate
+from .parts import scaled
 
 _NESTED_LOOPS = 3  # loops within loops whose bodies are walked twice
 
@@ -76,6 +77,8 @@ def _augmented(walk: Walk, node: ast.AugAssign) -> bool:
     if isinstance(before, Obj) and before.what is What.LIST and isinstance(node.op, ast.Add):
         extend(walk, before, iterate(walk, value))
         return True
+    if isinstance(node.op, ast.Mult | ast.Div):
+        scaled(walk, before, value, node)
     result = binary(walk, node.op, before, value)
     if isinstance(result, Const):
         result = walk.sym()  # a counter

@@ -93,6 +93,15 @@ def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
     return tuple(names) if names or known else None
 
 
+def borrows(walk: Walk, module: Obj) -> Obj | None:
+    """The sharded module around a module that manages its parameters, if it has any and nothing in it is sharded."""
+    if walk.is_sharded(module) or walk.fact(module, "elsewhere"):
+        return None
+    around = [m for m in walk.modules.values() if walk.fact(m, "sharded") and walk.holds(m, module.id)]
+    nearest = [m for m in around if not any(walk.holds(m, other.id) for other in around)]
+    return nearest[0] if len(nearest) == 1 and _uncovered(walk, module, "", set())[0] else None
+
+
 def _uncovered(walk: Walk, module: Obj, prefix: str, seen: set[int]) -> tuple[list[str], bool]:
     if module.id in seen or walk.fact(module, "sharded") or walk.fact(module, "frozen"):
         return [], True

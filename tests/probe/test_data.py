@@ -1,0 +1,37 @@
+"""What the probe sees of data: samplers, loaders, and whether first batches are alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import BatchesDrawn, LoaderBuilt, SamplerBuilt
+
+from ..runs import traces_of
+
+
+@pytest.mark.slow
+def test_first_batches_are_compared_unless_all_their_samples_are_equal(tmp_path: Path) -> None:
+    script = """
+        from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+        data = TensorDataset(torch.arange(16.0).reshape(16, 1))
+        divided = DistributedSampler(data, shuffle=False)
+        alone = DistributedSampler(data, num_replicas=1, rank=0)
+        for loader in (
+            DataLoader(data, batch_size=4),
+            DataLoader(data, batch_size=4, sampler=divided),
+            DataLoader(TensorDataset(torch.ones(16, 1)), batch_size=4),
+        ):
+            for _ in range(2):
+                for (batch,) in loader:
+                    assert batch.shape == (4, 1)
+    """
+    for trace in traces_of(tmp_path, script):
+        assert [(s.everyone, s.shuffles) for s in trace.of(SamplerBuilt)] == [(True, False), (False, True)]
+        plain, with_sampler, equal = trace.of(LoaderBuilt)
+        assert [b.sampler for b in (plain, equal)] == [None, None]
+        assert with_sampler.sampler == next(trace.of(SamplerBuilt)).sampler
+        drawn = [(d.loader, d.alike) for d in trace.of(BatchesDrawn)]
+        expected = [(plain, True), (with_sampler, False), (equal, None)]
+        assert drawn == [(built.loader, alike) for built, alike in expected for _ in range(2)]

@@ -1,0 +1,111 @@
+"""What the reader sees of data: samplers, loaders, seeds, and what is divided by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import (
+    BatchesDrawn,
+    CollectiveCalled,
+    DividedByRank,
+    EpochSet,
+    LoaderBuilt,
+    SamplerBuilt,
+    Seeded,
+)
+
+from .programs import only, program
+
+DATA = """
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+rank, world_size = dist.get_rank(), dist.get_world_size()
+
+class Lines(Dataset):
+    def __init__(self, lines): self.lines = lines
+    def __getitem__(self, index): return self.lines[index]
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "everyone"),
+    [
+        ("", True),
+        (", num_replicas=None, rank=None", True),
+        (", world_size, rank", True),
+        (", int(os.environ['WORLD_SIZE']), int(os.environ['RANK'])", True),
+        (", num_replicas=mesh.size(), rank=mesh.get_local_rank()", None),
+        (", num_replicas=world_size // 2, rank=rank // 2", None),
+        (", **options", None),
+    ],
+)
+def test_whom_a_sampler_divides_among(arguments: str, everyone: bool | None) -> None:
+    trace = program(f"{DATA}\nmesh, options = load(), load()\nDistributedSampler(data{arguments})")
+    assert only(trace, SamplerBuilt).everyone is everyone
+
+
+@pytest.mark.parametrize(
+    ("dataset", "whole", "random"),
+    [
+        ("Lines(open('train.txt').readlines())", True, False),
+        ("Lines(read(rank))", True, False),
+        ("Lines(rank)", None, False),
+        ("load()", None, False),
+        ("TensorDataset(torch.randn(8, 8))", True, True),
+        ("TensorDataset(torch.arange(8))", True, False),
+    ],
+)
+def test_which_datasets_are_whole(dataset: str, whole: bool | None, random: bool) -> None:
+    built = only(program(f"{DATA}\nDataLoader({dataset})"), LoaderBuilt)
+    assert (built.whole, built.random) == (whole, random)
+
+
+@pytest.mark.parametrize(
+    "how", ["enumerate(loader)", "iter(loader)", "zip(loader, range(3))", "itertools.islice(loader, 3)"]
+)
+def test_going_through_a_loader(how: str) -> None:
+    trace = program(f"{DATA}\nimport itertools\nloader = DataLoader(data)\nfor batch in {how}:\n    pass")
+    assert only(trace, BatchesDrawn).loader == only(trace, LoaderBuilt).loader
+
+
+def test_a_generator_without_end_gives_its_elements() -> None:
+    text = """
+        def cycle(loader):
+            while True:
+                for batch in loader:
+                    yield batch
+        for batch in cycle(DataLoader(data)):
+            dist.barrier()
+    """
+    trace = program(DATA + text.replace("\n        ", "\n"))
+    assert all(d.when.loop for d in trace.of(BatchesDrawn))
+    assert list(trace.of(CollectiveCalled))
+
+
+@pytest.mark.parametrize(
+    ("text", "divided"),
+    [
+        ("x = batch[rank::world_size]", True),
+        ("x = batch.chunk(world_size)[rank]", True),
+        ("lines = read_lines(path, rank)", True),
+        ("dataset.shard(num_shards=world_size, index=rank)", True),
+        ("for n in range(rank, 100, world_size): pass", True),
+        ("for n, batch in enumerate(batches):\n    if n % world_size == rank: pass", True),
+        ("torch.cuda.set_device(rank)\nprint(rank)\nif rank == 0: print(batch[0])", False),
+    ],
+)
+def test_what_is_divided_by_hand(text: str, divided: bool) -> None:
+    assert any(program(f"{DATA}\n{text}").of(DividedByRank)) is divided
+
+
+def test_taking_turns_keeps_no_rank_out() -> None:
+    trace = program(f"{DATA}\nfor n in range(8):\n    if n % world_size == rank:\n        dist.barrier()")
+    assert [e.when.only for e in trace.of(CollectiveCalled)] == [None, None]
+
+
+def test_seeds_and_epochs() -> None:
+    trace = program(
+        f"{DATA}\ntorch.manual_seed(3)\ntorch.manual_seed(3 + rank)"
+        "\nDistributedSampler(data).set_epoch(1)\nother.set_epoch(1)"
+    )
+    assert [s.per_rank for s in trace.of(Seeded)] == [False, True]
+    sampler = only(trace, SamplerBuilt).sampler
+    assert [e.of for e in trace.of(EpochSet)] == [sampler, None]

@@ -1,0 +1,112 @@
+"""FS5 over traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import (
+    Backward,
+    BatchesDrawn,
+    Circumstances,
+    DividedByRank,
+    EpochSet,
+    Escaped,
+    ForwardEntered,
+    LoaderBuilt,
+    MeshCreated,
+    Ref,
+    SamplerBuilt,
+    Seeded,
+    Sharded,
+)
+
+from .traces import MODEL, Step, does, found
+
+LOADER, SAMPLER, MESH = Ref(31, "loader"), Ref(32, "sampler"), Ref(33, "mesh")
+SHARDED = does(Sharded, module=MODEL)
+WHOLE = does(LoaderBuilt, loader=LOADER, whole=True, shuffles=False)
+SHUFFLED = does(LoaderBuilt, loader=LOADER, whole=True, shuffles=True)
+RANDOM = does(LoaderBuilt, loader=LOADER, whole=True, shuffles=False, random=True)
+DRAWN = does(BatchesDrawn, loader=LOADER)
+CALLED = does(ForwardEntered, module=MODEL, sharded=True)
+TRAINED = (DRAWN, CALLED, does(Backward))
+SEEDED, SEEDED_APART = does(Seeded, per_rank=False), does(Seeded, per_rank=True)
+
+
+@pytest.mark.parametrize(
+    "before", [(SHARDED, WHOLE), (SHARDED, SHUFFLED), (SEEDED, SHARDED, RANDOM), (SEEDED_APART, SHARDED, WHOLE)]
+)
+def test_the_same_data_on_every_rank(before: tuple[Step, ...]) -> None:
+    assert found(*before, *TRAINED) == [("FS501", len(before))]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (WHOLE, *TRAINED),
+        (SHARDED, does(LoaderBuilt, loader=LOADER, shuffles=False), *TRAINED),
+        (SHARDED, WHOLE, DRAWN, CALLED),
+        (SHARDED, WHOLE, DRAWN, CALLED, CALLED, does(Backward)),
+        (SHARDED, WHOLE, *TRAINED, does(DividedByRank)),
+        (SHARDED, WHOLE, does(Escaped, of=LOADER), *TRAINED),
+        (SHARDED, RANDOM, *TRAINED),
+        (SEEDED_APART, SHARDED, SHUFFLED, *TRAINED),
+        (does(MeshCreated, mesh=MESH, shape=(2, 2), dims=("dp", "tp")), SHARDED, WHOLE, *TRAINED),
+        (does(MeshCreated, mesh=MESH, shape=(2, 2)), SHARDED, WHOLE, *TRAINED),
+    ],
+)
+def test_samples_that_may_differ_or_do_not_train(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []
+
+
+@pytest.mark.parametrize(("alike", "expected"), [(True, [("FS501", 2)]), (False, []), (None, [])])
+def test_a_run_shows_whether_first_batches_are_alike(alike: bool | None, expected: list[tuple[str, int]]) -> None:
+    steps = (SHARDED, does(LoaderBuilt, loader=LOADER), does(BatchesDrawn, loader=LOADER, alike=alike), *TRAINED[1:])
+    assert found(*steps, origin="probe") == expected
+
+
+EVERYONE = does(SamplerBuilt, sampler=SAMPLER, everyone=True, shuffles=True)
+
+
+@pytest.mark.parametrize("dims", [("dp", "tp"), ("pp", "data"), ("dp_shard", "cp"), ("data", "model")])
+def test_a_sampler_by_the_global_rank_where_ranks_share_samples(dims: tuple[str, ...]) -> None:
+    mesh = does(MeshCreated, mesh=MESH, shape=(2, None) if dims[0] != "pp" else (None, 2), dims=dims)
+    assert found(mesh, EVERYONE) == [("FS502", 2)]
+    assert found(EVERYONE, mesh) == [("FS502", 1)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (does(MeshCreated, mesh=MESH, shape=(2, 2), dims=("dp_replicate", "dp_shard")), EVERYONE),
+        (does(MeshCreated, mesh=MESH, shape=(4, 1), dims=("dp", "tp")), EVERYONE),
+        (does(MeshCreated, mesh=MESH, shape=(2, 2)), EVERYONE),
+        (does(MeshCreated, mesh=MESH, shape=(2, 2), dims=("dp", "tp")), does(SamplerBuilt, sampler=SAMPLER)),
+        (does(MeshCreated, mesh=MESH, shape=(2, 2), dims=("dp", "tp")), does(SamplerBuilt, sampler=SAMPLER), EVERYONE),
+    ],
+)
+def test_a_sampler_that_may_be_right(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []
+
+
+LOADED = does(LoaderBuilt, loader=LOADER, sampler=SAMPLER, shuffles=False)
+AGAIN = (BatchesDrawn, {"loader": LOADER, "when": Circumstances(loop=True)})
+
+
+def test_an_epoch_that_is_never_set() -> None:
+    assert found(EVERYONE, LOADED, AGAIN, *TRAINED[1:]) == [("FS503", 1)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (EVERYONE, LOADED, *TRAINED),
+        (EVERYONE, LOADED, does(EpochSet, of=SAMPLER), AGAIN, *TRAINED[1:]),
+        (EVERYONE, LOADED, does(EpochSet, of=LOADER), AGAIN, *TRAINED[1:]),
+        (EVERYONE, LOADED, AGAIN, *TRAINED[1:], does(EpochSet)),
+        (EVERYONE, LOADED, AGAIN, CALLED),
+        (EVERYONE, LOADED, does(Escaped, of=SAMPLER), AGAIN, *TRAINED[1:]),
+        (does(SamplerBuilt, sampler=SAMPLER, shuffles=False), LOADED, AGAIN, *TRAINED[1:]),
+    ],
+)
+def test_an_epoch_that_is_set_or_makes_no_difference(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []

@@ -1,0 +1,178 @@
+"""Data: samplers, loaders, seeds, and whether each rank gets samples of its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ...events import EpochSet, LoaderBuilt, SamplerBuilt, Seeded
+from ..values import NONE, Class, Const, External, Obj, Value, What, members
+from ..walk.calls import Call, callbacks
+from ..walk.classes import lineage
+from ..walk.core import Walk
+from ..walk.division import of_rank, sounds_divided
+from ..walk.escapes import attributes
+from ..walk.loops import LOADERS
+from .table import anything, api
+
+_SAMPLER = External("torch.utils.data.DistributedSampler")
+# How programs call what makes samples at random.
+_RANDOM = re.compile(r"rand|choice|normal|noise|fake|synthetic|dummy|mock", re.IGNORECASE)
+# Methods of a library's dataset that leave it whole.
+_WHOLE = (
+    "map", "filter", "with_format", "set_format", "select_columns", "remove_columns", "rename_column", "rename_columns",
+)  # fmt: skip
+
+
+@api(
+    "torch.utils.data.DistributedSampler",
+    "torch.utils.data.distributed.DistributedSampler",
+    "torchdata.stateful_dataloader.sampler.StatefulDistributedSampler",
+)
+def _sampler(call: Call) -> Value:
+    walk = call.walk
+    sampler = walk.unknown(_SAMPLER)
+    rank_is_global = _is_global(walk, call.get(2, "rank"), "torch.distributed.get_rank", "RANK")
+    size_is_global = _is_global(walk, call.get(1, "num_replicas"), "torch.distributed.get_world_size", "WORLD_SIZE")
+    walk.emit(
+        SamplerBuilt,
+        call.node,
+        sampler=walk.ref(sampler),
+        everyone=True if rank_is_global and size_is_global and not call.open else None,
+        shuffles=_said(call, call.get(3, "shuffle"), True),
+    )
+    return sampler
+
+
+def _is_global(walk: Walk, value: Value | None, getter: str, variable: str) -> bool:
+    """Whether an argument was left out, which means the whole job, or is that of the whole job."""
+    if value is None or value == NONE:
+        return True
+    if isinstance(value, Obj):
+        return value.cls == External(getter)
+    environment = External("os.environ")
+    return value in (
+        walk.sym("rank", rank=True) if variable == "RANK" else None,
+        walk.sym("rank", Const(variable), rank=True),
+        walk.sym("item", environment, Const(variable)),
+    )
+
+
+def _said(call: Call, value: Value | None, otherwise: bool) -> bool | None:
+    """What an argument says, `otherwise` where it was left out, None where it is not known."""
+    if value is None:
+        return None if call.open else otherwise
+    return bool(value.value) if isinstance(value, Const) else None
+
+
+@api("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
+def _loader(call: Call) -> Value:
+    walk = call.walk
+    cls = LOADERS[call.name]
+    loader = walk.unknown(cls) if call.name.startswith("torch.") else walk.new(What.LOADER, cls)
+    given = [v for v in (call.get(3, "sampler"), call.get(4, "batch_sampler")) if v is not None and v != NONE]
+    samplers = [v for value in given for _, v in members(value) if isinstance(v, Obj) and v.cls == _SAMPLER]
+    divided = bool(given) or call.open or _is_divided(walk, call.get(0, "dataset"))
+    walk.emit(
+        LoaderBuilt,
+        call.node,
+        loader=walk.ref(loader),
+        sampler=walk.ref(samplers[0]) if len(samplers) == 1 else None,
+        whole=None if divided else True,
+        shuffles=_said(call, call.get(2, "shuffle"), False),
+        random=_is_random(walk, call.get(0, "dataset")),
+    )
+    if samplers:
+        walk.store.set((loader.id, ".sampler"), samplers[0])
+    return loader
+
+
+def _is_divided(walk: Walk, dataset: Value | None) -> bool:
+    """Whether the dataset may be another one on each rank, as far as its source shows."""
+    if not isinstance(dataset, Obj):
+        return True
+    if isinstance(dataset.cls, Class):
+        classes, _ = lineage(dataset.cls)
+        names = {n for c in classes if isinstance(c, Class) for n in _identifiers(c.node)}
+        samples = names & {"__getitem__", "__iter__", "__getitems__"}
+        return not samples or sounds_divided(names) or any(of_rank(v) for v in attributes(walk, dataset))
+    return not walk.fact(_whole_of(dataset), "whole")
+
+
+def _is_random(walk: Walk, dataset: Value | None) -> bool:
+    if not isinstance(dataset, Obj):
+        return True
+    if isinstance(dataset.cls, Class):
+        classes, _ = lineage(dataset.cls)
+        return any(_RANDOM.search(n) for c in classes if isinstance(c, Class) for n in _identifiers(c.node))
+    name = dataset.cls.name if isinstance(dataset.cls, External) else ""
+    return walk.fact(_whole_of(dataset), "random") or _RANDOM.search(name) is not None
+
+
+def _whole_of(dataset: Obj) -> Obj:
+    """What a dataset was taken out of by name, as in `dataset["train"]`."""
+    while dataset.parent is not None and dataset.parent[1].startswith("['"):
+        dataset = dataset.parent[0]
+    return dataset
+
+
+def _identifiers(node: ast.AST) -> set[str]:
+    found = set[str]()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            found.add(part.id)
+        elif isinstance(part, ast.Attribute):
+            found.add(part.attr)
+        elif isinstance(part, ast.FunctionDef | ast.arg | ast.keyword):
+            found.add(part.name if isinstance(part, ast.FunctionDef) else part.arg or "")
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
+            found.add(part.value)
+    return found
+
+
+@api("torch.utils.data.TensorDataset")
+def _tensors(call: Call) -> Value:
+    walk = call.walk
+    dataset = walk.unknown(External(call.name))
+    given = call.everything()
+    if not call.open and not any(map(of_rank, given)):
+        walk.establish(dataset, "whole")
+    # What is not known to be something else may well have been made at random.
+    names = [v.cls.name if isinstance(v, Obj) and isinstance(v.cls, External) else "random" for v in given]
+    if any(_RANDOM.search(name) for name in names):
+        walk.establish(dataset, "random")
+    return dataset
+
+
+@anything(*_WHOLE)
+def _still_whole(call: Call, receiver: Value) -> Value | None:
+    walk = call.walk
+    if (
+        not isinstance(receiver, Obj)
+        or not walk.fact(_whole_of(receiver), "whole")
+        or any(map(of_rank, call.everything()))
+    ):
+        return None
+    callbacks(call, call.everything())
+    made = walk.unknown(receiver.cls)
+    walk.establish(made, "whole")
+    return made
+
+
+@anything("set_epoch")
+def _epoch(call: Call, receiver: Value) -> Value | None:
+    known = isinstance(receiver, Obj) and receiver.cls in (_SAMPLER, *LOADERS.values())
+    call.walk.emit(EpochSet, call.node, of=call.walk.ref(receiver) if known and isinstance(receiver, Obj) else None)
+    return NONE
+
+
+@api(
+    "torch.manual_seed", "torch.random.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all",
+    "random.seed", "numpy.random.seed", "transformers.set_seed", "accelerate.utils.set_seed",
+    "lightning.seed_everything", "lightning.pytorch.seed_everything", "pytorch_lightning.seed_everything",
+)  # fmt: skip
+def _seed(call: Call) -> Value:
+    written = ast.unparse(call.node) if isinstance(call.node, ast.Call) else ""
+    per_rank = any(map(of_rank, call.everything())) or sounds_divided([written])
+    call.walk.emit(Seeded, call.node, per_rank=per_rank)
+    return call.walk.unknown(External("torch.Generator"))

@@ -1,0 +1,149 @@
+"""FS5: which samples each rank sees, and in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..events import (
+    Backward,
+    BatchesDrawn,
+    DividedByRank,
+    EpochSet,
+    ForwardEntered,
+    LoaderBuilt,
+    MeshCreated,
+    SamplerBuilt,
+    Seeded,
+    Sharded,
+)
+from ..findings import Finding, Severity
+from ..trace import Trace
+from .base import PROBE, READER, Rule
+
+# Dims of a mesh along which ranks see different samples, and those along which they work on the same ones.
+_DATA = re.compile(r"dp|data|shard|repl|fsdp|world", re.IGNORECASE)
+_SAME = re.compile(r"^(tp|cp|sp|pp)$|tensor|context|seq|pipe|stage|model", re.IGNORECASE)
+
+
+class SameDataOnEveryRank(Rule):
+    """Data-parallel ranks that see the same samples compute the same gradient: as many as there are, one's worth."""
+
+    code = "FS501"
+    name = "same-data-on-every-rank"
+    severity = Severity.ERROR
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if not any(trace.of(Sharded)) or any(_splits_work(mesh) for mesh in trace.of(MeshCreated)):
+            return
+        for built in trace.of(LoaderBuilt):
+            drawn = next(
+                (d for d in trace.after(built, BatchesDrawn) if d.loader == built.loader and trains(trace, d)), None
+            )
+            if drawn is None or not self._alike(trace, built, drawn):
+                continue
+            name = built.loader.name
+            message = (
+                f"nothing divides the samples of `{name}` among the ranks: each rank trains on all of them, so that "
+                "more ranks cost more and give nothing. Give it sampler=DistributedSampler(dataset), and call its "
+                "set_epoch before each epoch."
+            )
+            yield self.finding(built, message, (drawn, "trained on here"))
+
+    def _alike(self, trace: Trace, built: LoaderBuilt, drawn: BatchesDrawn) -> bool:
+        if trace.origin == PROBE:
+            return drawn.alike is True
+        if built.whole is not True or trace.escaped(built.loader) or any(trace.of(DividedByRank)):
+            return False
+        seeds = list(trace.of(Seeded))
+        if built.random:  # without a seed each rank makes samples of its own
+            return bool(seeds) and not any(s.per_rank for s in seeds)
+        return built.shuffles is False or (built.shuffles is True and not any(s.per_rank for s in seeds))
+
+
+class SamplerUsesGlobalRank(Rule):
+    """Ranks that share the work on a sample must see the same one, so the sampler goes by the data-parallel rank."""
+
+    code = "FS502"
+    name = "sampler-uses-global-rank"
+    severity = Severity.ERROR
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        samplers = list(trace.of(SamplerBuilt))
+        if not all(s.everyone for s in samplers):
+            return  # which of them is used depends on the mesh, perhaps
+        for built in samplers:
+            mesh = next(
+                (m for m in (*trace.before(built, MeshCreated), *trace.after(built, MeshCreated)) if _shares(m)), None
+            )
+            if mesh is None:
+                continue
+            dims = ", ".join(f"`{d}`" for d in _shared(mesh))
+            message = (
+                f"the sampler divides the samples among all ranks, but the ranks along {dims} of the mesh work on one "
+                "sample together and now get different ones. Give it the data-parallel dim: "
+                'num_replicas=mesh["dp"].size(), rank=mesh["dp"].get_local_rank().'
+            )
+            yield self.finding(built, message, (mesh, "the mesh"))
+
+
+class EpochNeverSet(Rule):
+    """A `DistributedSampler` shuffles by its seed and the epoch that it was told: the same order until it is told."""
+
+    code = "FS503"
+    name = "epoch-never-set"
+    severity = Severity.WARN
+    clause = 6
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        told = list(trace.of(EpochSet))
+        for sampler in trace.of(SamplerBuilt):
+            if sampler.shuffles is not True or trace.escaped(sampler.sampler):
+                continue
+            for built in trace.after(sampler, LoaderBuilt):
+                if built.sampler != sampler.sampler or trace.escaped(built.loader):
+                    continue
+                if any(t.of in (None, sampler.sampler, built.loader) for t in told):
+                    continue
+                drawn = (d for d in trace.after(built, BatchesDrawn) if d.loader == built.loader and d.when.loop)
+                again = next((d for d in drawn if trains(trace, d)), None)
+                if again is None:
+                    continue
+                message = (
+                    "this sampler is never told the epoch, so each one goes through the samples in the same order. "
+                    f"Call {sampler.sampler.name}.set_epoch(epoch) before each epoch."
+                )
+                yield self.finding(sampler, message, (again, "each epoch begins here"))
+                break
+
+
+def trains(trace: Trace, drawn: BatchesDrawn) -> bool:
+    """Whether a sharded model is trained on the first batch: called once, then backward; an evaluation goes on."""
+    end = next(trace.after(drawn, Backward), None)
+    if end is None or any(trace.between(drawn, end, BatchesDrawn)):
+        return False
+    entered = list(trace.between(drawn, end, ForwardEntered))
+    return any(e.sharded for e in entered) and len({e.module.id for e in entered}) == len(entered)
+
+
+def _sized(mesh: MeshCreated) -> list[tuple[str, int | None]]:
+    shape = mesh.shape or ()
+    return [(name, shape[i] if i < len(shape) else None) for i, name in enumerate(mesh.dims or ())]
+
+
+def _splits_work(mesh: MeshCreated) -> bool:
+    """Whether ranks along some dim of the mesh may have to see the same samples."""
+    if mesh.dims is None:
+        return mesh.shape is None or len(mesh.shape) > 1
+    return any(size != 1 and not _DATA.search(name) for name, size in _sized(mesh))
+
+
+def _shared(mesh: MeshCreated) -> list[str]:
+    return [name for name, size in _sized(mesh) if size != 1 and _SAME.search(name) and not _DATA.search(name)]
+
+
+def _shares(mesh: MeshCreated) -> bool:
+    return bool(_shared(mesh))
