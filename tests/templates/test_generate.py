@@ -21,7 +21,7 @@ from ..commands import SKILL, assert_refused, fsdp2
 from .inputs import own_modules, packages
 from .rows import TABLE, covering, sample, spelled, works
 
-LONGEST = 750  # lines, less one, of a script for which everything is chosen at once
+LONGEST = 760  # lines, less one, of a script for which everything is chosen at once
 BLOCKS = (
     *("init_distributed", "build_mesh", "build_model_meta", "build_optimizer", "data", "TrainState"),
     *("Checkpointer", "train_step", "export", "main"),
