@@ -117,6 +117,8 @@ class Entry:
     * `per_rank`: the value differs from rank to rank while the key does not, so that DCP keeps one rank's; None where
       unknown.
     * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader).
+
+    A dictionary that may hold more than was seen has an entry of unknown kind for that, whose key ends in `*`.
     """
 
     key: str
@@ -334,13 +336,15 @@ class ForwardEntered(Event):
 
     `sharded`: it, or something inside it, is an FSDP module. `uncovered`: names of trainable parameters in it that no
     sharded module manages; None where unknown. `borrows` (reader): the sharded module around it that manages its
-    parameters, where nothing in it is sharded.
+    parameters, where nothing in it is sharded. `drops`: a layer in it leaves out values at random
+    (dropout) while it is trained; None where unknown.
     """
 
     module: Ref
     sharded: bool = False
     uncovered: tuple[str, ...] | None = None
     borrows: Ref | None = None
+    drops: bool | None = None
 
     @property
     def collective(self) -> bool:
@@ -360,12 +364,12 @@ class ForwardBypassed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeded(Event):
-    """A generator was seeded for the whole process (`torch.manual_seed`, `random.seed`, `set_seed`); reader only.
+    """A generator was seeded for the whole process (`torch.manual_seed`, `random.seed`, `set_seed`).
 
-    `per_rank`: with a value that differs from rank to rank.
+    `per_rank` (reader): with a value that differs from rank to rank.
     """
 
-    per_rank: bool
+    per_rank: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +424,11 @@ class DividedByRank(Event):
     """Something is divided among the ranks by hand: a slice, an index, a remainder, a library's function (reader)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomStateTaken(Event):
+    """The state of a random number generator was taken: `torch.get_rng_state`, `random.getstate` and their kin."""
+
+
 # --- the loop ---
 
 
@@ -442,6 +451,14 @@ class SchedulerBuilt(Event):
 
     scheduler: Ref
     optimizer: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStepped(Event):
+    """`scheduler.step()`. `count`: how many steps it has counted since it was built or restored (probe)."""
+
+    scheduler: Ref
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -496,6 +513,18 @@ class Stepped(Event):
     """`optimizer.step()`."""
 
     optimizer: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoop(Event):
+    """The end of a loop that steps an optimizer and lies in no other loop; `since` is the order of its first event.
+
+    `start`: what it counts from; None where it does not count, where that is not known, or where it may pass over what
+    was done before. Emitted by the reader only: a run does not show what a loop counts from.
+    """
+
+    since: int
+    start: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -560,8 +589,9 @@ class StateApplied(Event):
 class _Checkpointed(Event):
     """What saves and loads by DCP have in common.
 
-    `target` is the directory as far as it is known; `located` is False when the call names neither a directory nor a
-    storage. `entries` is None where the observer could not see into the
+    `target` is the directory as far as it is known; `place` stands for it where the reader knows no more than that it
+    is the same one each time; `located` is False when the call names neither a directory nor a storage. `entries` is
+    None where the observer could not see into the
     dictionary. `group` is the process
     group passed, None for the default one; `alone` when DCP was told not to coordinate (`no_dist=True`).
     `series`: equal for checkpoints of one run, whose directories lie in one folder (probe) or are named by way of one
@@ -572,6 +602,7 @@ class _Checkpointed(Event):
 
     target: str | None = None
     located: bool = True
+    place: str | None = None
     entries: tuple[Entry, ...] | None = None
     group: Ref | None = None
     alone: bool = False
@@ -584,12 +615,22 @@ class _Checkpointed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved(_Checkpointed):
+class _Saved(_Checkpointed):
+    """What synchronous and asynchronous saves have in common.
+
+    `replaces`: a finished checkpoint lies in the directory already. Told by the probe, on the rank that coordinates.
+    """
+
+    replaces: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(_Saved):
     """`dcp.save`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncSaved(_Checkpointed):
+class AsyncSaved(_Saved):
     """`dcp.async_save`; `future` is what it returned (the future of the upload, where it returned two).
 
     * `staging`: the future of the copy, where a stager makes it in the background; None where it is made before the
@@ -677,6 +718,11 @@ class DirectoryRemoved(Event):
     """`shutil.rmtree`."""
 
     target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesMoved(Event):
+    """Files or directories were renamed, moved or copied, or linked to. Emitted by the reader only."""
 
 
 # --- the limits of the observer ---

@@ -32,6 +32,8 @@ from pytorch_fsdp2_dcp.validate.events import (
     OptimizerBuilt,
     Saved,
     SchedulerBuilt,
+    SchedulerStepped,
+    Seeded,
     Sharded,
     SignalHandled,
     StateApplied,
@@ -97,10 +99,10 @@ def test_every_event_of_a_whole_program_is_seen_in_order_with_its_place(tmp_path
     rank0, rank1 = traces_of(tmp_path, EVERYTHING)
     seen = [type(e) for e in rank0.events if not isinstance(e, ModuleBuilt)]
     assert seen == [
-        GroupInitialised, MeshCreated, GroupCreated, SignalHandled, Sharded, Sharded, Sharded, Materialised,
+        GroupInitialised, Seeded, MeshCreated, GroupCreated, SignalHandled, Sharded, Sharded, Sharded, Materialised,
         EntryRegistered, OptimizerBuilt, SchedulerBuilt, GradientSyncSet, ForwardEntered, Backward, GradientsClipped,
-        Stepped, GradientsCleared, StateTaken, StateTaken, StateTaken, Saved, AsyncSaved, Awaited, Loaded,
-        StateApplied, StateApplied, StateApplied, StateTaken, TorchSaved, TorchLoaded, DirectoryRemoved,
+        Stepped, SchedulerStepped, GradientsCleared, StateTaken, StateTaken, StateTaken, Saved, AsyncSaved, Awaited,
+        Loaded, StateApplied, StateApplied, StateApplied, StateTaken, TorchSaved, TorchLoaded, DirectoryRemoved,
         CollectiveCalled, GroupDestroyed, Exited,
     ]  # fmt: skip
     assert rank0.ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import random
 import shutil
 import threading
 from concurrent.futures import Future
@@ -22,7 +23,9 @@ from ..events import (
     DirectoryRemoved,
     Event,
     Loaded,
+    RandomStateTaken,
     Saved,
+    Seeded,
     StagerBuilt,
     TorchLoaded,
     TorchSaved,
@@ -87,6 +90,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
             entries=contents.entries,
             group=group_ref(observer, group),
             alone=bool(call["no_dist"]) or not torch.distributed.is_initialized(),
+            **({"replaces": _replaces(call)} if saves else {}),
             **underway.fields,
         )
         observer.entered(underway.order)
@@ -196,6 +200,14 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         observer.emit(DirectoryRemoved, call.frame, target=_file(call.args[0] if call.args else call["path"]))
         yield
 
+    def random_state_taken(call: Call) -> Handler:
+        observer.emit(RandomStateTaken, call.frame)
+        yield
+
+    def seeded(call: Call) -> Handler:
+        observer.emit(Seeded, call.frame)
+        yield
+
     observer.wrap([dcp, state_dict_saver], "save", saved)
     observer.wrap([dcp, state_dict_saver], "async_save", async_saved)
     if hasattr(staging, "DefaultStager"):
@@ -211,6 +223,11 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     observer.wrap([torch], "save", torch_saved)
     observer.wrap([torch], "load", torch_loaded)
     observer.wrap([shutil], "rmtree", removed)
+    observer.wrap([torch, torch.random], "get_rng_state", random_state_taken)
+    observer.wrap([torch.cuda, torch.cuda.random], "get_rng_state", random_state_taken)
+    observer.wrap([torch.cuda, torch.cuda.random], "get_rng_state_all", random_state_taken)
+    observer.wrap([random], "getstate", random_state_taken)
+    observer.wrap([torch, torch.random], "manual_seed", seeded)
 
 
 def _stages_in_background(stager: Any) -> bool:
@@ -234,6 +251,18 @@ def _partial(planner: object) -> bool | None:
     if planner is None:
         return False
     return planner.allow_partial_load if type(planner) is DefaultLoadPlanner else None
+
+
+def _replaces(call: Call) -> bool | None:
+    """Whether a save goes where a finished checkpoint is; only the rank that coordinates knows.
+
+    Any other rank may be behind it, or ahead of it, in moving things about.
+    """
+    target = _target(call)
+    alone = call["no_dist"] or not torch.distributed.is_initialized()
+    if target is None or not (alone or torch.distributed.get_rank(call["process_group"]) == 0):
+        return None
+    return (Path(target) / ".metadata").exists()
 
 
 def _target(call: Call) -> str | None:

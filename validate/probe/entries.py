@@ -56,6 +56,7 @@ class Reader:
         digests: dict[str, int] = {}
         for entry, value in self._entries("", original, expanded, frame):
             if len(entries) == ENTRIES_LIMIT:
+                entries.append(Entry(key="*", kind=Kind.UNKNOWN))
                 break
             entries.append(entry)
             if compare and entry.kind not in (Kind.MODEL, Kind.OPTIMIZER) and (crc := _digest(value)) is not None:

@@ -16,6 +16,7 @@ from ..events import (
     GradientsClipped,
     OptimizerBuilt,
     SchedulerBuilt,
+    SchedulerStepped,
     Stepped,
 )
 from .entries import Reader
@@ -61,6 +62,17 @@ def install(
             frame,
             scheduler=observer.ref(scheduler, frame, type(scheduler).__name__),
             optimizer=None if optimizer is None else observer.ref(optimizer, frame, type(optimizer).__name__),
+        )
+
+    def scheduler_stepped(call: Call) -> Handler:
+        yield
+        scheduler = call.args[0]
+        count = getattr(scheduler, "last_epoch", None)
+        observer.emit(
+            SchedulerStepped,
+            call.frame,
+            scheduler=observer.ref(scheduler, call.frame, type(scheduler).__name__),
+            count=count if isinstance(count, int) else None,
         )
 
     def backward(call: Call) -> Handler:
@@ -123,6 +135,8 @@ def install(
     for cls in scheduler_classes():
         if "__init__" in vars(cls):
             observer.wrap([cls], "__init__", scheduler_built, by_program=False)
+        if "step" in vars(cls):
+            observer.wrap([cls], "step", scheduler_stepped)
     observer.wrap([torch.Tensor], "backward", backward)
     observer.wrap([torch.autograd], "backward", backward)
     observer.wrap([nn.utils, nn.utils.clip_grad], "clip_grad_norm_", clipped)

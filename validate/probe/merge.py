@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..events import AsyncSaved, BatchesDrawn, Entry, Event, GroupCreated, Location, Saved, from_json
+from ..events import AsyncSaved, BatchesDrawn, Entry, Event, Form, GroupCreated, Location, Saved, from_json
 from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
@@ -155,12 +155,14 @@ def _mark_per_rank(records: list[_Record], events: list[list[Event]]) -> None:
     if len(records) < 2:
         return
     digests: dict[tuple[Any, ...], list[dict[str, int]]] = {}
+    shards: dict[tuple[Any, ...], Counter[str]] = {}  # how many ranks save a part of something under each key
     saves = [list(_saves(one)) for one in events]
     for record, own in zip(records, saves, strict=True):
         for key, event in own:
             digests.setdefault(key, []).append(record.digests.get(event.order, {}))
+            shards.setdefault(key, Counter()).update({e.key for e in event.entries or () if e.form is Form.LOCAL})
     for number, own in enumerate(saves):
-        marked = {event.order: _compared(event, digests[key]) for key, event in own}
+        marked = {event.order: _compared(event, digests[key], shards[key]) for key, event in own}
         events[number][:] = [marked.get(event.order, event) for event in events[number]]
 
 
@@ -174,11 +176,13 @@ def _saves(events: list[Event]) -> Iterator[tuple[tuple[Any, ...], Saved | Async
             yield (*key, counts[key]), event
 
 
-def _compared(event: Saved | AsyncSaved, digests: list[dict[str, int]]) -> Event:
+def _compared(event: Saved | AsyncSaved, digests: list[dict[str, int]], shards: Counter[str]) -> Event:
     if event.entries is None:
         return event
 
     def mark(entry: Entry) -> Entry:
+        if entry.form is Form.LOCAL:
+            return dataclasses.replace(entry, per_rank=shards[entry.key] > 1)
         values = [d[entry.key] for d in digests if entry.key in d]
         return dataclasses.replace(entry, per_rank=len(set(values)) > 1) if values else entry
 

@@ -206,6 +206,16 @@ def has_sharded(module: nn.Module) -> bool:
     return any(isinstance(m, FSDPModule) for m in module.modules())
 
 
+def drops(module: nn.Module) -> bool:
+    """Whether a layer in a module leaves out values at random as it stands."""
+    layers = [m for m in module.modules() if m.training and type(m).__module__.startswith("torch.nn.")]
+    return any(
+        ("Dropout" in type(m).__name__ and getattr(m, "p", 0) > 0)
+        or (isinstance(m, nn.MultiheadAttention) and m.dropout > 0)
+        for m in layers
+    )
+
+
 def has_blocks(module: nn.Module) -> bool:
     """Whether a module holds a sequence of at least two composite blocks of one class that have parameters."""
     for m in module.modules():

@@ -30,7 +30,7 @@ from ..events import (
     Unsharded,
 )
 from .frames import caller, program_frame, programs
-from .modules import Modules, has_blocks, has_sharded
+from .modules import Modules, drops, has_blocks, has_sharded
 from .observer import Call, Handler, Observer
 
 FULLY_SHARD = (  # where torch exports it, now or once
@@ -187,7 +187,14 @@ class Forwards:
         ref = self._modules.ref(module, place)
         uncovered = self._modules.uncovered(module) if ref.id not in self._entered_before else None
         self._entered_before.add(ref.id)
-        order = self._observer.emit(ForwardEntered, place, module=ref, sharded=has_sharded(module), uncovered=uncovered)
+        order = self._observer.emit(
+            ForwardEntered,
+            place,
+            module=ref,
+            sharded=has_sharded(module),
+            uncovered=uncovered,
+            drops=None if uncovered is None else drops(module),
+        )
         self._observer.entered(order)
         return order
 

@@ -148,7 +148,7 @@ class Obj(Value):
 
 @dataclass(frozen=True, slots=True)
 class StateData:
-    """How a state dict came about."""
+    """How a state dict came about; `by_rank`: its keys differ from rank to rank."""
 
     of: tuple[Obj, ...]
     kind: Kind
@@ -157,6 +157,7 @@ class StateData:
     full: bool | None = False
     offload: bool | None = False
     aliased: bool | None = None
+    by_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)

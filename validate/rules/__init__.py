@@ -19,6 +19,7 @@ from .asynchronous import (
 )
 from .base import Rule
 from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
+from .durability import PublishedCheckpointOverwritten
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
 from .launch import DeviceNotSet, RankGuardedCollective
 from .loading import (
@@ -33,8 +34,15 @@ from .loading import (
     SavedKeysNotRequested,
 )
 from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
+from .omissions import RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
-from .saving import FullStateThroughDcp, PerRankStateUnderOneKey, TorchSaveOfShards
+from .saving import (
+    FullStateThroughDcp,
+    LocalShardsSaved,
+    PerRankStateUnderOneKey,
+    StateTakenBetweenBackwardAndStep,
+    TorchSaveOfShards,
+)
 from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
 from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
 
@@ -57,7 +65,13 @@ RULES: tuple[Rule, ...] = (
     EpochNeverSet(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
+    LocalShardsSaved(),
     PerRankStateUnderOneKey(),
+    SchedulerNotSaved(),
+    RngNotSaved(),
+    StepNotSaved(),
+    PublishedCheckpointOverwritten(),
+    StateTakenBetweenBackwardAndStep(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),
     LoadedValueNotReadBack(),

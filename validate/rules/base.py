@@ -13,6 +13,8 @@ from ..trace import Trace
 READER: Origin = "reader"
 PROBE: Origin = "probe"
 
+EAGER = frozenset({"Adagrad"})  # creates its state in its constructor; the others of torch.optim at the first step
+
 
 class Rule(ABC):
     """A statement about the order and identity of events, guarding one clause of the contract.

@@ -21,9 +21,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import READER, Rule, concluded, quoted
-
-_EAGER = frozenset({"Adagrad"})  # creates its state in its constructor; the others of torch.optim at the first step
+from .base import EAGER, READER, Rule, concluded, quoted
 
 
 class OptimizerLoadedLazily(Rule):
@@ -52,7 +50,7 @@ class OptimizerLoadedLazily(Rule):
         if entry.kind is not Kind.OPTIMIZER or entry.via not in (Via.OBJECT, Via.METHOD) or optimizer is None:
             return False
         built = [b for b in trace.before(loaded, OptimizerBuilt) if b.optimizer == optimizer]
-        if not built or any(b.stateless or b.cls.rpartition(".")[2] in _EAGER for b in built):
+        if not built or any(b.stateless or b.cls.rpartition(".")[2] in EAGER for b in built):
             return False
         filled = (
             any(s.optimizer == optimizer for s in trace.before(loaded, Stepped))

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import AsyncSaved, Form, Saved, TorchSaved
+from ..events import (
+    AsyncSaved,
+    Backward,
+    Form,
+    ForwardEntered,
+    GradientsCleared,
+    OptimizerBuilt,
+    Saved,
+    StateApplied,
+    StateTaken,
+    Stepped,
+    TorchSaved,
+    Via,
+)
 from ..findings import Finding, Severity
-from ..trace import Trace
-from .base import Rule, quoted
+from ..trace import Trace, implied
+from .base import EAGER, Rule, quoted
 
 
 class TorchSaveOfShards(Rule):
@@ -52,6 +65,27 @@ class FullStateThroughDcp(Rule):
             yield self.finding(saved, message)
 
 
+class LocalShardsSaved(Rule):
+    """A shard that has forgotten the whole is a plain tensor to DCP, which keeps one of those with the same key."""
+
+    code = "FS603"
+    name = "local-shards-saved"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(Saved, AsyncSaved):
+            lost = [e for e in saved.entries or () if e.form is Form.LOCAL and e.per_rank is True]
+            if not lost or saved.alone:
+                continue
+            message = (
+                f"{quoted(lost)} holds this rank's shards as plain tensors, under the same keys on all ranks: DCP "
+                "keeps one rank's and the rest of the state is in no file. Save the DTensors themselves, as "
+                "get_model_state_dict gives them; leave out to_local()."
+            )
+            yield self.finding(saved, message)
+
+
 class PerRankStateUnderOneKey(Rule):
     """DCP takes a plain value under one key to be the same on all ranks and keeps one of them."""
 
@@ -62,7 +96,7 @@ class PerRankStateUnderOneKey(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for saved in trace.of(Saved, AsyncSaved):
-            lost = [e for e in saved.entries or () if e.per_rank is True]
+            lost = [e for e in saved.entries or () if e.per_rank is True and e.form is not Form.LOCAL]
             if not lost or saved.alone:
                 continue
             message = (
@@ -70,3 +104,53 @@ class PerRankStateUnderOneKey(Rule):
                 "rank's value and every rank loads that. Put the rank into the key, as in `rng_{rank}`."
             )
             yield self.finding(saved, message)
+
+
+class StateTakenBetweenBackwardAndStep(Rule):
+    """The helpers create an optimizer's state by a step that changes nothing, but not where there are gradients."""
+
+    code = "FS612"
+    name = "state-taken-between-backward-and-step"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for taken in trace.of(StateTaken):
+            for built in trace.before(taken, OptimizerBuilt):
+                backward = self._backward(trace, built, taken)
+                if taken.via is not Via.HELPER or built.optimizer not in taken.of or backward is None:
+                    continue
+                if built.stateless or trace.escaped(built.optimizer) or self._has_state(trace, built, taken):
+                    continue
+                name = built.optimizer.name
+                message = (
+                    f"`{name}` has not stepped yet and its parameters have gradients: the state that is taken of it "
+                    "is empty, so that nothing of it is saved, or asked for by a load. Take it after "
+                    f"{name}.step(), or call {name}.zero_grad() first."
+                )
+                yield self.finding(taken, message, (backward, "gradients since here"))
+
+    def _backward(self, trace: Trace, built: OptimizerBuilt, taken: StateTaken) -> Backward | None:
+        """What left the gradients that are there whenever the state is taken."""
+        for backward in reversed(list(trace.between(built, taken, Backward))):
+            entered = [f for f in trace.between(built, backward, ForwardEntered)]
+            if not any(trace.related(f.module, m) for f in entered for m in built.modules):
+                continue
+            cleared = any(trace.between(backward, taken, GradientsCleared))
+            certain = implied(taken, backward) and implied(backward, taken)
+            return backward if certain and not cleared else None
+        return None
+
+    def _has_state(self, trace: Trace, built: OptimizerBuilt, taken: StateTaken) -> bool:
+        optimizer = built.optimizer
+        created = (
+            t
+            for t in trace.before(taken, StateTaken)
+            if optimizer in t.of and t.via is Via.HELPER and not any(trace.between(built, t, Backward))
+        )
+        return (
+            any(s.optimizer == optimizer for s in trace.before(taken, Stepped))
+            or any(optimizer in a.to for a in trace.before(taken, StateApplied))
+            or any(created)
+            or built.cls.rpartition(".")[2] in EAGER
+        )

@@ -41,6 +41,7 @@ from ..walk.folders import knows_content, knows_whole, listed, root
 from ..walk.handlers import caught
 from .launch import group_of
 from .optimizers import optimizer_form
+from .places import place_of
 from .table import api
 
 DCP = "torch.distributed.checkpoint."
@@ -50,10 +51,11 @@ _DEPTH_LIMIT = 4  # dictionaries within dictionaries
 # --- what is saved ---
 
 
-def entries(call: Call, value: Value | None) -> tuple[Entry, ...] | None:
+def entries(call: Call, value: Value | None, by_rank: bool = False) -> tuple[Entry, ...] | None:
     """The entries of the dictionary given to a save or load; None where it cannot be seen into.
 
-    Objects of the program that have a `state_dict` method are asked for their state, as DCP does.
+    Objects of the program that have a `state_dict` method are asked for their state, as DCP does. `by_rank`: each rank
+    has a place of its own for them.
     """
     if value is None:
         return None
@@ -63,12 +65,18 @@ def entries(call: Call, value: Value | None) -> tuple[Entry, ...] | None:
             if not content.exact and not content.items:
                 return None
             for key, inner in content.items:
-                found += _entries(call, _key_text(key), inner, _has_rank(key), 0)
+                found += _entries(call, _key_text(key), inner, by_rank or _has_rank(key), 0)
+            found += _unseen("", content.exact)
         elif isinstance(v, Obj) and (isinstance(v.data, StateData) or _is_stateful(call.walk, v)):
-            found += _entries(call, "", v, False, 0)
+            found += _entries(call, "", v, by_rank, 0)
         else:
             return None
     return tuple(_merged(found))
+
+
+def _unseen(key: str, exact: bool) -> list[Entry]:
+    """What else may be in a dictionary or list."""
+    return [] if exact else [Entry(key=f"{key}.*" if key else "*", kind=Kind.UNKNOWN)]
 
 
 def _merged(found: list[Entry]) -> list[Entry]:
@@ -106,7 +114,8 @@ def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: in
         return [Entry(key=key, kind=Kind.RNG, form=Form.PLAIN, per_rank=not by_rank)]
     if isinstance(value, Tensors):
         of = walk.ref(value.of[0]) if value.of else None
-        return [Entry(key=key, kind=value.kind, of=of, form=value.form, via=value.via, per_rank=None)]
+        per_rank = (not by_rank) if value.form is Form.LOCAL else None
+        return [Entry(key=key, kind=value.kind, of=of, form=value.form, via=value.via, per_rank=per_rank)]
     if isinstance(value, Const):
         return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN, per_rank=False)]
     if isinstance(value, Sym):
@@ -121,9 +130,10 @@ def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: in
     content = walk.content(value)
     what = walk.what(value)
     if isinstance(content, Items) and what is What.DICT:
-        return _nested(call, key, list(content.items), by_rank, depth)
+        return _nested(call, key, list(content.items), by_rank, depth) + _unseen(key, content.exact)
     if isinstance(content, Elements) and what is What.LIST:
-        return _nested(call, key, [(Const(i), v) for i, v in enumerate(content.items)], by_rank, depth)
+        items = [(Const(i), v) for i, v in enumerate(content.items)]
+        return _nested(call, key, items, by_rank, depth) + _unseen(key, content.exact)
     method = find_method(walk, value, "state_dict")
     if method is not None and what in (What.INSTANCE, What.MODULE, What.OPTIMIZER) and depth < _DEPTH_LIMIT:
         state = state_of(call, value, method)
@@ -144,7 +154,10 @@ def _nested(call: Call, key: str, items: Sequence[tuple[Value, Value]], by_rank:
 
 
 def _of_state(walk: Walk, key: str, data: StateData, by_rank: bool) -> list[Entry]:
-    per_rank: bool | None = (not by_rank) if data.kind is Kind.LOADER else None if data.kind is Kind.UNKNOWN else False
+    by_rank = by_rank or data.by_rank
+    per_rank: bool | None = None if data.kind is Kind.UNKNOWN else False
+    if data.kind is Kind.LOADER or data.form is Form.LOCAL:
+        per_rank = not by_rank
     return [
         Entry(
             key=key,
@@ -213,14 +226,17 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     """What the event of a save or load of this dictionary tells beside its own."""
     walk = call.walk
     walk.states = {}
-    target = single(_where(call))
+    given = _where(call)
+    target = single(given)
+    by_rank = any(isinstance(v, Sym) and v.rank for _, v in members(given)) if given is not None else False
     return {
         "target": target if isinstance(target, str) else None,
+        "place": place_of(walk, given),
         "located": _is_located(call),
-        "entries": entries(call, value),
+        "entries": entries(call, value, by_rank),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
-        "series": root(walk, _where(call)),
+        "series": root(walk, given),
         "caught": caught(walk, call.node),
     }
 
@@ -229,7 +245,7 @@ def _where(call: Call) -> Value | None:
     """The directory of the checkpoint: as given, or as its storage was given it."""
     given = call.get(None, "checkpoint_id")
     storage = call.get(None, "storage_writer") or call.get(None, "storage_reader")
-    if single(given) is None and isinstance(storage, Obj):
+    if given in (None, NONE) and isinstance(storage, Obj):
         return call.walk.attribute(storage, "path")
     return given
 
@@ -250,7 +266,7 @@ def _is_located(call: Call) -> bool:
 def _storage(call: Call) -> Value:
     made = call.walk.unknown(External(call.name))
     path = call.get(0, "path")
-    if path is not None:
+    if path is not None and call.constant(None, "overwrite") is not False:
         call.walk.store.set((made.id, ".path"), path)
     return made
 
@@ -361,15 +377,3 @@ def _rmtree(call: Call) -> Value:
     target = call.constant(0, "path")
     call.walk.emit(DirectoryRemoved, call.node, target=target if isinstance(target, str) else None)
     return NONE
-
-
-# --- random state ---
-
-
-@api(
-    "torch.get_rng_state", "torch.random.get_rng_state", "torch.cuda.get_rng_state", "torch.cuda.get_rng_state_all",
-    "torch.cuda.random.get_rng_state", "random.getstate", "numpy.random.get_state", "torch.accelerator.get_rng_state",
-    "torch.cuda.random.get_rng_state_all",
-)  # fmt: skip
-def _rng(_call: Call) -> Value:
-    return RngState()

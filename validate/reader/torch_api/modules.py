@@ -62,6 +62,29 @@ def new_module(call: Call, name: str) -> Obj:
     return module
 
 
+# Layers that leave out values at random: position and name of the probability, and what it is when it is left out.
+_DROPPING = {
+    **dict.fromkeys(
+        ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), (0, "p", 0.5)
+    ),
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), (3, "dropout", 0.1)),
+    "Transformer": (5, "dropout", 0.1),
+    "MultiheadAttention": (2, "dropout", 0.0),
+}
+
+
+def _drops(call: Call, cls: str) -> bool:
+    """Whether a layer certainly leaves out values at random."""
+    if cls not in _DROPPING:
+        return False
+    position, name, otherwise = _DROPPING[cls]
+    value = call.get(position, name)
+    if value is None:
+        return otherwise > 0 and not call.open
+    probability = single(value)
+    return isinstance(probability, int | float) and probability > 0
+
+
 @api("torch.nn.*")
 def _library_module(call: Call) -> Value:
     """A class of torch.nn: a layer, or a loss."""
@@ -69,6 +92,8 @@ def _library_module(call: Call) -> Value:
     if not name.rpartition(".")[2][:1].isupper():
         return call.walk.unknown()
     module = new_module(call, name)
+    if _drops(call, name.rpartition(".")[2]):
+        call.walk.establish(module, "drops")
     for value in call.everything():
         for _, v in members(value):
             if isinstance(v, Obj) and call.walk.what(v) is What.MODULE:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from ...events import Backward, Form, GradientsCleared, Kind, OptimizerBuilt, SchedulerBuilt, StateTaken, Stepped, Via
-from ..values import NONE, External, Obj, StateData, Tuple, Value, What, members
+from ...events import (
+    Backward,
+    Form,
+    GradientsCleared,
+    Kind,
+    OptimizerBuilt,
+    SchedulerBuilt,
+    SchedulerStepped,
+    StateTaken,
+    Stepped,
+    Via,
+)
+from ..values import NONE, Const, External, Obj, StateData, Tuple, Value, What, members
 from ..walk.calls import Call, call_value
 from ..walk.core import Walk, owners
+from ..walk.escapes import escape
+from ..walk.lookup import ATTRIBUTES
 from ..walk.reduced import reduced_before
 from .table import anything, api, method
 
@@ -21,6 +34,12 @@ _SCHEDULERS = (
     "SequentialLR", "PolynomialLR",
     "CosineAnnealingLR", "ChainedScheduler", "ReduceLROnPlateau", "CyclicLR", "OneCycleLR",
     "CosineAnnealingWarmRestarts", "LRScheduler",
+)  # fmt: skip
+_OF_TRANSFORMERS = (
+    "get_constant_schedule", "get_constant_schedule_with_warmup", "get_linear_schedule_with_warmup",
+    "get_cosine_schedule_with_warmup", "get_cosine_with_hard_restarts_schedule_with_warmup",
+    "get_polynomial_decay_schedule_with_warmup", "get_inverse_sqrt_schedule", "get_wsd_schedule",
+    "get_cosine_with_min_lr_schedule_with_warmup",
 )  # fmt: skip
 
 
@@ -76,14 +95,52 @@ def optimizer_form(walk: Walk, optimizer: Obj) -> Form:
     return forms.pop() if len(forms) == 1 else Form.UNKNOWN
 
 
-@api(*(f"torch.optim.lr_scheduler.{cls}" for cls in _SCHEDULERS))
+@api(
+    *(f"torch.optim.lr_scheduler.{cls}" for cls in _SCHEDULERS),
+    *(f"transformers.{name}" for name in _OF_TRANSFORMERS),
+    *(f"transformers.optimization.{name}" for name in _OF_TRANSFORMERS),
+)
 def _scheduler(call: Call) -> Value:
+    return _make_scheduler(call, 0)
+
+
+@api("transformers.get_scheduler", "transformers.optimization.get_scheduler")
+def _scheduler_by_name(call: Call) -> Value:
+    return _make_scheduler(call, 1)
+
+
+def _make_scheduler(call: Call, position: int) -> Value:
+    scheduler = call.walk.new(What.SCHEDULER, External("torch.optim.lr_scheduler.LRScheduler"))
+    scheduler_built(call, scheduler, position)
+    return scheduler
+
+
+def scheduler_built(call: Call, scheduler: Obj, position: int = 0) -> None:
+    """A scheduler was constructed; its optimizer is the argument at `position`."""
     walk = call.walk
-    scheduler = walk.new(What.SCHEDULER, External("torch.optim.lr_scheduler.LRScheduler"))
-    optimizers = as_optimizers(walk, call.get(0, "optimizer"))
+    optimizers = as_optimizers(walk, call.get(position, "optimizer"))
     over = walk.ref(optimizers[0]) if len(optimizers) == 1 else None
     walk.emit(SchedulerBuilt, call.node, scheduler=walk.ref(scheduler), optimizer=over)
-    return scheduler
+    if call.get(None, "last_epoch") not in (None, Const(-1)):  # the program keeps count itself
+        escape(call, [scheduler])
+
+
+@method(What.SCHEDULER, "step")
+def _scheduler_step(call: Call, scheduler: Obj) -> Value:
+    call.walk.emit(SchedulerStepped, call.node, scheduler=call.walk.ref(scheduler))
+    if call.everything():  # the count, or what it goes by, comes from the program
+        escape(call, [scheduler])
+    return NONE
+
+
+def _scheduler_count(walk: Walk, scheduler: Obj, node: ast.AST) -> Value:
+    if scheduler != walk.frame.receiver:
+        walk.escape(node, scheduler)  # the program may keep the count in its own way
+    return walk.sym("count", scheduler)
+
+
+for _name in ("last_epoch", "_step_count"):
+    ATTRIBUTES[(What.SCHEDULER, _name)] = _scheduler_count
 
 
 def as_optimizers(walk: Walk, value: Value | None) -> list[Obj]:

@@ -386,6 +386,7 @@ def _dict_update(call: Call, target: Obj) -> Value:
             items.update(more.items)
         elif isinstance(value, Obj) and value.what is What.STATE:
             items[walk.sym()] = value
+            continue
         exact = exact and more is not None and more.exact
     items.update((Const(name), value) for name, value in call.kwargs.items())
     walk.store.set((target.id, "%items"), Items(tuple(items.items()), exact))

@@ -93,6 +93,8 @@ def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: as
         walk.store.set((outer.id, "." + name), new)
         if name == "requires_grad" and isinstance(value, Const) and value.value is False:
             walk.establish(outer, "frozen")
+        if walk.what(outer) is What.SCHEDULER and outer != walk.frame.receiver:
+            walk.escape(node, outer)  # the program sets its count, or replaces what it does
         is_module = walk.what(outer) is What.MODULE
         if is_module or outer.what is What.OPAQUE:
             walk.hold(outer, value)

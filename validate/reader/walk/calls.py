@@ -41,7 +41,7 @@ from .folders import pass_on
 from .lookup import attribute
 from .loops import iterate
 from .parts import handed_on
-from .structure import borrows, uncovered
+from .structure import borrows, drops, uncovered
 
 
 @dataclass
@@ -228,6 +228,7 @@ def enter_forward(call: Call, module: Obj) -> Value:
             sharded=walk.is_sharded(module),
             uncovered=uncovered(walk, module),
             borrows=walk.ref(owner) if owner is not None else None,
+            drops=drops(walk, module),
         )
     return walk_forward(call, module, "forward")
 
@@ -448,6 +449,10 @@ def instantiate(walk: Walk, cls: Class, call: Call) -> Value:
         from ..torch_api.optimizers import built as optimizer_built
 
         optimizer_built(call, obj, cls.name)
+    elif what is What.SCHEDULER:
+        from ..torch_api.optimizers import scheduler_built
+
+        scheduler_built(call, obj)
     return obj
 
 

@@ -349,6 +349,10 @@ class Walk:
             if isinstance(single, Obj):
                 self.labels.setdefault(single.id, (outer.id if outer else None, text))
 
+    def name(self, obj: Obj) -> str:
+        """How the program calls an object, as far as that is known so far."""
+        return self._name(obj.id)
+
     def _name(self, identity: int, depth: int = 0) -> str:
         outer, text = self.labels.get(identity, (None, ""))
         return (self._name(outer, depth + 1) if outer is not None and depth < 8 else "") + text
@@ -396,6 +400,10 @@ class Walk:
     def seen(self) -> int:
         """How many events were seen so far."""
         return len(self._pending)
+
+    def happened(self, cls: type[Event], since: int) -> bool:
+        """Whether an event of this class was seen since `since` events had been."""
+        return any(isinstance(pending.event, cls) for pending in self._pending[since:])
 
     def note(self, node: ast.AST | None, text: str) -> None:
         """Something here, or at the statement being walked, is not known."""

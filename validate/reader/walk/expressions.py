@@ -121,7 +121,8 @@ def _dict(walk: Walk, node: ast.Dict) -> Value:
             continue
         merged = walk.evaluate(value)
         content = walk.items(merged) if isinstance(merged, Obj) else None
-        exact = exact and content is not None and content.exact
+        is_state = isinstance(merged, Obj) and isinstance(merged.data, StateData)
+        exact = exact and (is_state or (content is not None and content.exact))
         items.update(content.items if content is not None else ((walk.sym(), merged),))
     made = walk.new_dict(items.items(), exact)
     for key, value in zip(node.keys, node.values, strict=True):
@@ -427,9 +428,10 @@ def _dict_comprehension(walk: Walk, node: ast.DictComp) -> Value:
         walk, node.generators, lambda: Tuple((walk.evaluate(node.key), walk.evaluate(node.value)))
     )
     items = [(pair.items[0], pair.items[1]) for pair in pairs if isinstance(pair, Tuple)]
-    if len(items) == 1 and isinstance(items[0][1], Tensors):  # the state of an object, remade entry by entry
-        made = items[0][1]
-        return walk.new(What.STATE, data=StateData(made.of, made.kind, made.form, made.via, None, None, None))
+    key, made = items[0] if len(items) == 1 else (NONE, NONE)
+    if isinstance(made, Tensors):  # the state of an object, remade entry by entry
+        data = StateData(made.of, made.kind, made.form, made.via, None, None, None, by_rank=_of_rank(key))
+        return walk.new(What.STATE, data=data)
     return walk.new_dict(items, exact)
 
 

@@ -31,6 +31,7 @@ from .assignment import assign, extend
 from .conditions import branch, test
 from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
+from .counting import training_loop
 from .expressions import binary
 from .loops import Iteration, iterate
 from .parts import scaled
@@ -269,7 +270,8 @@ def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
     binds: list[Callable[[], bool]] = [functools.partial(_bound, walk, node.target, value) for value in found.values]
     if not found.exact:
         binds.append(lambda: _bound_again(walk, node, found))
-    return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
+    with training_loop(walk, node, repeats=not found.exact):
+        return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
 
 
 def _bound(walk: Walk, target: ast.expr, value: Value) -> bool:
@@ -316,7 +318,8 @@ def _while(walk: Walk, node: ast.While) -> bool:
             walk.store.set(cell, value)
         return found.decided is not False
 
-    return _loop(walk, [enter, enter], node.body, node.orelse, endless, repeats=True)
+    with training_loop(walk, node, repeats=True):
+        return _loop(walk, [enter, enter], node.body, node.orelse, endless, repeats=True)
 
 
 def _loop(

@@ -136,6 +136,12 @@ def _own_parameters(walk: Walk, module: Obj, prefix: str) -> list[str]:
     return found
 
 
+def drops(walk: Walk, module: Obj) -> bool | None:
+    """Whether a layer in the module leaves out values at random; None where none is known that does."""
+    layers = [m for m in walk.modules.values() if walk.fact(m, "drops")]
+    return any(m.id == module.id or walk.holds(module, m.id) for m in layers) or None
+
+
 def has_blocks(walk: Walk, module: Obj) -> bool | None:
     """Whether the module holds a sequence of two or more composite blocks; None where unknown."""
     if walk.fact(module, "blocks"):

@@ -1,0 +1,64 @@
+"""Which directories the reader knows to be the same one each time."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import FilesMoved, Saved
+
+from .programs import SHARDED, program
+
+SETTINGS = """
+import argparse
+import shutil
+from pathlib import Path
+args = argparse.ArgumentParser().parse_args()
+folder = os.environ["FOLDER"]
+root = Path(folder)
+name = str(root / "last")
+counter = 0
+"""
+
+
+@pytest.mark.parametrize(
+    "path, same",
+    [
+        ("'c'", True),
+        ("args.folder", True),
+        ("os.path.join(args.folder, 'last')", True),
+        ("f'{args.folder}/last'", True),
+        ("args.folder + '/last'", True),
+        ("root / 'last'", True),
+        ("name", True),
+        ("os.environ.get('FOLDER', 'c')", True),
+        ("f'c/{step}'", False),
+        ("root / str(step)", False),
+        ("f'c/{counter}'", False),
+        ("os.path.join(args.folder, f'{step % 2}')", False),
+        ("trainer.where", False),
+        ("trainer.where()", False),
+        ("args.trainer.where()", False),
+    ],
+)
+def test_a_directory_is_known_by_what_it_is_made_of(path: str, same: bool) -> None:
+    text = f"""{SETTINGS}
+for step in range(10):
+    counter += 1
+    dcp.save({{"model": model}}, checkpoint_id={path})
+"""
+    first, second = program(text, SHARDED).of(Saved)
+    assert ((first.target or first.place) is not None and first.place == second.place) is same
+
+
+def test_a_writer_has_its_directory_unless_it_keeps_what_is_there() -> None:
+    text = """
+from torch.distributed.checkpoint import FileSystemWriter
+for step in range(10):
+    dcp.save({"model": model}, storage_writer=FileSystemWriter("c"))
+    dcp.save({"model": model}, storage_writer=FileSystemWriter("c", overwrite=False))
+"""
+    assert [s.place for s in program(text, SHARDED).of(Saved)] == ["c", None, "c", None]
+
+
+def test_what_moves_files_is_told() -> None:
+    text = f"{SETTINGS}\nos.replace('a', 'b')\nroot.rename('d')\nshutil.move('a', 'b')\n(root / 'x').symlink_to('y')\n"
+    assert len(list(program(text, SHARDED).of(FilesMoved))) == 4

@@ -1,0 +1,104 @@
+"""Loops that train: where they count from, as far as that shows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...events import Stepped, TrainingLoop
+from ..values import Const, External, Obj, Value, What
+from .core import Walk
+
+_LEAVING = (ast.Break, ast.Return, ast.Raise)
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_SHOWING = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.trange", "tqdm.auto.trange")
+
+
+@contextmanager
+def training_loop(walk: Walk, node: ast.For | ast.AsyncFor | ast.While, *, repeats: bool) -> Iterator[None]:
+    """Tell of a loop that lies in no other one when it is over, if an optimizer was stepped in it."""
+    if not repeats or walk.loops:
+        yield
+        return
+    start = None if _may_pass_over(node) else _start(walk, node)
+    since, path = walk.seen, walk.path
+    try:
+        yield
+    finally:
+        if walk.happened(Stepped, since):
+            with walk.restored("path", path):
+                walk.emit(TrainingLoop, node, since=since, start=start)
+
+
+def _start(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> int | None:
+    """What the loop counts from, where it counts up to an end that was not reckoned from where training stopped."""
+    if isinstance(node, ast.While):
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE):
+            return _constant(walk, test.left) if _is_given(walk, test.comparators[0]) else None
+        return None
+    if not (isinstance(node.target, ast.Name) and not node.target.id.startswith("_")):
+        return None
+    given = node.iter
+    if isinstance(given, ast.Call) and given.args and _is_called(walk, given, *_SHOWING[:2]):
+        given = given.args[0]
+    if not isinstance(given, ast.Call) or any(isinstance(a, ast.Starred) for a in given.args):
+        return None
+    if not _is_called(walk, given, "builtins.range", *_SHOWING[2:]):
+        return None
+    end = given.args[0] if len(given.args) == 1 else given.args[1] if len(given.args) > 1 else None
+    if end is None or not _is_given(walk, end):
+        return None
+    return 0 if len(given.args) == 1 else _constant(walk, given.args[0])
+
+
+def _is_called(walk: Walk, call: ast.Call, *names: str) -> bool:
+    if not isinstance(call.func, ast.Name | ast.Attribute):
+        return False
+    value = walk.evaluate(call.func)
+    return isinstance(value, External) and value.name in names
+
+
+def _constant(walk: Walk, node: ast.expr) -> int | None:
+    value = _value(walk, node)
+    return value.value if isinstance(value, Const) and type(value.value) is int else None
+
+
+def _is_given(walk: Walk, node: ast.expr) -> bool:
+    """Whether a number is a constant, or a setting that was never reckoned with."""
+    value = _value(walk, node)
+    if isinstance(value, Const):
+        return True
+    return isinstance(value, Obj) and value.what is What.OPAQUE and value.cls is None
+
+
+def _value(walk: Walk, node: ast.expr) -> Value | None:
+    """The value of a name, an attribute, a constant, or of what is reckoned from them; None of what may do more."""
+    harmless = ast.Name | ast.Attribute | ast.Constant | ast.expr_context | ast.BinOp | ast.operator
+    return walk.evaluate(node) if all(isinstance(part, harmless) for part in ast.walk(node)) else None
+
+
+def _may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether the body can leave out what was done before: it skips, or compares with what it does not count to."""
+    for part in _inside(loop):
+        if isinstance(part, ast.Continue):
+            return True
+        leaves = isinstance(part, ast.If) and isinstance(part.body[-1], _LEAVING)
+        if isinstance(part, ast.If) and not leaves and any(map(_orders_names, ast.walk(part.test))):
+            return True
+    return False
+
+
+def _orders_names(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS)):
+        return False
+    return not any(isinstance(side, ast.Constant) for side in (node.left, node.comparators[0]))
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """All that is in a node, but for the functions that it defines."""
+    for part in ast.iter_child_nodes(node):
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield part
+            yield from _inside(part)

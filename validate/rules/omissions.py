@@ -1,0 +1,178 @@
+"""FS6: what makes the next step and is in no checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+
+from ..events import (
+    AsyncSaved,
+    Backward,
+    Entry,
+    Event,
+    ForwardEntered,
+    Kind,
+    Loaded,
+    OptimizerBuilt,
+    RandomStateTaken,
+    Ref,
+    Saved,
+    SchedulerBuilt,
+    SchedulerStepped,
+    Seeded,
+    StateApplied,
+    StateTaken,
+    Stepped,
+    TorchSaved,
+    TrainingLoop,
+)
+from ..findings import Finding, Severity
+from ..trace import Trace, together
+from .base import READER, Rule, quoted
+
+E = TypeVar("E", bound=Event)
+
+_OF_RANDOM = re.compile(r"rng|rand|seed|generator", re.IGNORECASE)
+
+
+def entries_of(event: Event) -> tuple[Entry, ...]:
+    """What a checkpoint holds, as far as that is known."""
+    return getattr(event, "entries", None) or ()
+
+
+def of_training(trace: Trace, *types: type[E]) -> list[E]:
+    """The saves or loads of a training run's state: an optimizer is in it, and nothing that is not known.
+
+    None at all where the program has others that are not known: what is missing in one may be in another.
+    """
+    every = list(trace.of(Saved, AsyncSaved, Loaded))
+    if any(e.entries is None or any(entry.kind is Kind.UNKNOWN for entry in e.entries) for e in every):
+        return []
+    return [e for e in trace.of(*types) if any(entry.kind is Kind.OPTIMIZER for entry in entries_of(e))]
+
+
+def _optimizers(event: Event) -> set[Ref]:
+    """The optimizers whose state is saved or loaded."""
+    return {e.of for e in entries_of(event) if e.kind is Kind.OPTIMIZER and e.of is not None}
+
+
+class SchedulerNotSaved(Rule):
+    """A scheduler reckons the learning rate from a count of its own, which the optimizer's state does not hold."""
+
+    code = "FS605"
+    name = "scheduler-not-saved"
+    severity = Severity.ERROR
+    clause = 8
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for built in trace.of(SchedulerBuilt):
+            loads = [r for r in of_training(trace, Loaded) if _optimizers(r) & self._alike(trace, built)]
+            saved = next((s for s in of_training(trace, Saved, AsyncSaved) if self._leaves_out(trace, s, built)), None)
+            resumed = next((r for r in loads if together(r, built)), None)
+            if saved is None or resumed is None or self._restored(trace, built, loads):
+                continue
+            name = built.scheduler.name
+            message = (
+                f"the optimizer is saved but its scheduler `{name}` is not: after a resume `{name}` counts from 0, and "
+                "the learning rate begins again as it did at first. Save "
+                f"{name}.state_dict() beside it, and give it back by load_state_dict."
+            )
+            yield self.finding(saved, message, (built, "built here"), (resumed, "resumed here"))
+
+    def _leaves_out(self, trace: Trace, saved: Event, built: SchedulerBuilt) -> bool:
+        return built.optimizer in _optimizers(saved) and any(
+            s.scheduler == built.scheduler for s in trace.of(SchedulerStepped)
+        )
+
+    def _alike(self, trace: Trace, built: SchedulerBuilt) -> set[Ref]:
+        """The optimizer of a scheduler, and those that are built where it is: what it is in another process."""
+        places = {o.at for o in trace.of(OptimizerBuilt) if o.optimizer == built.optimizer}
+        alike = {o.optimizer for o in trace.of(OptimizerBuilt) if o.at in places}
+        return alike | ({built.optimizer} if built.optimizer is not None else set())
+
+    def _restored(self, trace: Trace, built: SchedulerBuilt, loads: list[Loaded]) -> bool:
+        """Whether the scheduler may be brought to where it was in some way."""
+        alike = {b.scheduler for b in trace.of(SchedulerBuilt) if b.at == built.at}
+        every = [e for event in trace.of(Saved, AsyncSaved, Loaded) for e in entries_of(event)]
+        return (
+            any(e.of in alike or (e.kind is Kind.SCHEDULER and e.of is None) for e in every)
+            or any(alike.intersection(t.of) for t in trace.of(StateTaken))
+            or any(alike.intersection(a.to) for a in trace.of(StateApplied))
+            or any(trace.escaped(scheduler) for scheduler in alike)
+            or all(loaded.order < built.order for loaded in loads)  # it may be built of what was loaded
+            or any(self._catches_up(trace, loaded) for loaded in loads)
+        )
+
+    def _catches_up(self, trace: Trace, loaded: Loaded) -> bool:
+        """Whether schedulers are stepped before training goes on, or were told their count."""
+        steps = list(trace.after(loaded, SchedulerStepped, Stepped))
+        counts = [s.count for s in steps if isinstance(s, SchedulerStepped)]
+        return isinstance(next(iter(steps), None), SchedulerStepped) or (counts[:1] != [] and (counts[0] or 0) > 1)
+
+
+class RngNotSaved(Rule):
+    """What a layer leaves out is drawn from a generator, which starts anew, or from its seed, with the process."""
+
+    code = "FS607"
+    name = "rng-not-saved"
+    severity = Severity.WARN
+    clause = 8
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        saves, loads = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
+        if not saves or not loads or self._looked_after(trace, loads):
+            return
+        for entered in trace.of(ForwardEntered):
+            trained = (s for s in saves if entered.drops and any(trace.between(entered, s, Backward)))
+            saved = next(trained, None)
+            if saved is None:
+                continue
+            message = (
+                f"`{entered.module.name}` drops out values at random, and no checkpoint holds the state of a random "
+                "number generator: a run that is resumed draws what it drew at its first step, or something else, "
+                "and is not the run that was stopped. Save torch.get_rng_state(), and that of the accelerator, under "
+                "a key of the rank's own, and set it after the load."
+            )
+            yield self.finding(saved, message, (entered, "drops out values"), (loads[0], "resumed here"))
+            return
+
+    def _looked_after(self, trace: Trace, loads: list[Loaded]) -> bool:
+        """Whether random numbers may be made to go on in some way."""
+        every = [e for event in trace.of(Saved, AsyncSaved, Loaded, TorchSaved) for e in entries_of(event)]
+        return (
+            any(e.kind is Kind.RNG or _OF_RANDOM.search(e.key) for e in every)
+            or any(trace.of(RandomStateTaken))
+            or any(seeded.when.loop or seeded.order > loads[0].order for seeded in trace.of(Seeded))
+        )
+
+
+class StepNotSaved(Rule):
+    """A run that does not know how far training was does all of it again, from a model that has been trained."""
+
+    code = "FS608"
+    name = "step-not-saved"
+    severity = Severity.ERROR
+    clause = 8
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for loop in trace.of(TrainingLoop):
+            if loop.start is None:
+                continue
+            saves = [s for s in of_training(trace, Saved, AsyncSaved) if loop.since <= s.order < loop.order]
+            loads = [r for r in of_training(trace, Loaded) if r.order < loop.since and together(r, loop)]
+            pairs = ((s, r) for s in saves if together(s, loop) for r in loads if _optimizers(s) & _optimizers(r))
+            found = next((pair for pair in pairs if all(map(self._tells_nothing, pair))), None)
+            if found is None:
+                continue
+            saved, resumed = found
+            message = (
+                f"nothing in this checkpoint tells how far training was ({quoted(entries_of(saved))} only), and "
+                f"after a resume the loop counts from {loop.start} as before: what was done is done again, under the "
+                'same numbers. Save the step beside them ("step": step) and count on from the one that was loaded.'
+            )
+            yield self.finding(saved, message, (resumed, "resumed here"), (loop, f"counts from {loop.start} here"))
+
+    def _tells_nothing(self, event: Event) -> bool:
+        return all(e.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER) for e in entries_of(event))
