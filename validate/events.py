@@ -48,11 +48,23 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What each rank answers for itself: which files it sees, or what its clock says. `words`: as the program asks."""
+
+    words: str
+    about: Literal["files", "clock"]
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """One undecided branch that was taken: the reader walks both sides of a condition that it cannot evaluate."""
+    """One undecided branch that was taken: the reader walks both sides of a condition that it cannot evaluate.
+
+    `question`: what decides it, where the ranks may answer differently.
+    """
 
     condition: int
     taken: bool
+    question: Question | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +164,9 @@ class Event:
 class GroupInitialised(Event):
     """`init_process_group`.
 
-    `backend` as written, None when omitted or unknown; `device_bound` when `device_id=` was given; `world_size` as
-    given, None when left to the launcher.
+    `backend` as written, None when omitted or unknown (`"nccl" if torch.cuda.is_available() else "gloo"` is known: what
+    it is where there are GPUs); `device_bound` when `device_id=` was given; `world_size` as given, None when left to
+    the launcher.
     """
 
     backend: str | None
@@ -176,12 +189,17 @@ class AcceleratorUsed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshCreated(Event):
-    """`init_device_mesh` or `DeviceMesh(...)`. `shape` holds None for a size that is not known."""
+    """`init_device_mesh` or `DeviceMesh(...)`. `shape` holds None for a size that is not known.
+
+    `literal`: the sizes are numbers in the call itself, of a program that nowhere asks how many ranks it has; told by
+    the reader only.
+    """
 
     mesh: Ref
     device_type: str | None = None
     shape: tuple[int | None, ...] | None = None
     dims: tuple[str, ...] | None = None
+    literal: bool = False
 
     @property
     def collective(self) -> bool:
@@ -192,11 +210,13 @@ class MeshCreated(Event):
 class GroupCreated(Event):
     """`dist.new_group`: every rank of the world must call it, members or not.
 
+    `backend` as written, None when omitted or unknown; `inherits`: it was omitted, so that it is the default group's.
     `everyone`: no ranks were named, so that all are members.
     """
 
     group: Ref
     backend: str | None = None
+    inherits: bool = False
     everyone: bool = False
 
     @property
@@ -284,6 +304,8 @@ class Sharded(Event):
     `blocks`: the module holds a sequence of at least two composite blocks of one class, in which its parameters lie;
     None where unknown. `manages`: it takes parameters that no module inside it, sharded earlier, has taken; None where
     unknown. `keeps`: nothing tells it to reshard after forward, so that a root stays gathered; None where unknown.
+    `offload`: its parameters and gradients are kept in the memory of the host (`CPUOffloadPolicy`), for the reader also
+    where that depends on an option; None where unknown.
     """
 
     module: Ref
@@ -291,6 +313,7 @@ class Sharded(Event):
     blocks: bool | None = None
     manages: bool | None = None
     keeps: bool | None = None
+    offload: bool | None = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +343,13 @@ class Compiled(Event):
 
     module: Ref
     wrapped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationsCheckpointed(Event):
+    """`checkpoint_wrapper(module)`: a wrapper, which recomputes its forward in backward, takes the module's place."""
+
+    module: Ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -708,9 +738,15 @@ class TorchSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchLoaded(Event):
-    """`torch.load`."""
+    """`torch.load`.
+
+    `weights_only` as given, None when omitted or unknown. `foreign`: the program writes no file by `torch.save`, so
+    that it did not write this one; None where that is not known, as by the probe.
+    """
 
     target: str | None = None
+    weights_only: bool | None = None
+    foreign: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

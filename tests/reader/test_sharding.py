@@ -12,6 +12,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     ForwardEntered,
     GradientsClipped,
     Materialised,
+    MeshCreated,
     ModuleBuilt,
     OptimizerBuilt,
     Sharded,
@@ -214,3 +215,20 @@ def test_forward_that_is_put_in_its_own_place_by_a_wrapper_is_not_bypassed() -> 
     """
     assert not any(program(text, SHARDED).of(ForwardBypassed))
     assert not any(program("model = nn.Linear(2, 2)\nfully_shard(model)\n" + textwrap.dedent(text)).of(ForwardBypassed))
+
+
+@pytest.mark.parametrize(
+    "text, literal",
+    [
+        ("init_device_mesh('cuda', (2, 4))", True),
+        ("init_device_mesh(device_type='cuda', mesh_shape=[8])", True),
+        ("init_device_mesh('cuda', (dist.get_world_size() // 2, 2))", False),
+        ("sizes = (2, 4)\ninit_device_mesh('cuda', sizes)", False),
+        ("assert dist.get_world_size() == 8\ninit_device_mesh('cuda', (2, 4))", False),
+        ("if int(os.environ['WORLD_SIZE']) != 8:\n    raise SystemExit\ninit_device_mesh('cuda', (2, 4))", False),
+        ("def main(rank):\n    init_device_mesh('cuda', (4,))\ntorch.multiprocessing.spawn(main, nprocs=4)", False),
+    ],
+)
+def test_the_sizes_of_a_mesh_are_literal_where_nothing_asks_for_the_ranks(text: str, literal: bool) -> None:
+    trace = program(f"from torch.distributed.device_mesh import init_device_mesh\n{text}\n")
+    assert only(trace, MeshCreated).literal is literal

@@ -12,6 +12,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Saved,
     StateApplied,
     StateTaken,
+    TorchLoaded,
     TorchSaved,
     Via,
 )
@@ -190,3 +191,13 @@ def test_a_value_that_another_branch_gathers_is_not_said_to_be_of_one_rank() -> 
     several, one = program(text).of(Saved)
     assert not any(e.per_rank for e in several.entries or ())
     assert [e.per_rank for e in one.entries or ()] == [True]
+
+
+def test_a_program_that_writes_such_files_may_load_its_own() -> None:
+    loads = "torch.load(os.environ['FILE'], weights_only=False)\n"
+    assert only(program(loads, SHARDED), TorchLoaded).foreign
+    for saves in ("torch.save(1, 'f')", "def later(trainer):\n    trainer.save('f')"):
+        assert only(program(f"{loads}{saves}\n", SHARDED), TorchLoaded).foreign is None
+    assert only(program(loads + "dcp.save({'m': model}, checkpoint_id='c')\n", SHARDED), TorchLoaded).foreign
+    alone = traces(f"def load():\n    return {loads}", SHARDED)[-1]
+    assert only(alone, TorchLoaded).foreign is None

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import Choice, Escaped, ForwardEntered, ModuleBuilt, Sharded
+from pytorch_fsdp2_dcp.validate.events import (
+    ActivationsCheckpointed,
+    Choice,
+    Escaped,
+    ForwardEntered,
+    ModuleBuilt,
+    Sharded,
+)
 from pytorch_fsdp2_dcp.validate.rules import judge
 
 from .traces import ATTENTION, BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
@@ -89,3 +96,12 @@ def test_a_module_that_was_found_by_its_name_may_be_a_block_of_the_root() -> Non
     by_name = does(Sharded, module=OTHER)
     assert found(built, by_name, ROOT, CALL) == []
     assert found(built, does(ModuleBuilt, module=OTHER, cls="Net"), by_name, ROOT, CALL) == [("FS202", 4)]
+
+
+@pytest.mark.parametrize("origin", ["reader", "probe"])
+def test_a_wrapper_goes_inside_of_the_sharding(origin: str) -> None:
+    wrapped, sharded = does(ActivationsCheckpointed, module=BLOCKS), does(Sharded, module=BLOCKS)
+    assert found(sharded, wrapped, origin=origin) == [("FS214", 2)]
+    assert found(wrapped, sharded, origin=origin) == []
+    assert found(does(Sharded, module=MODEL), wrapped, origin=origin) == []
+    assert found(does(Sharded, module=ATTENTION), wrapped, origin=origin) == []

@@ -193,7 +193,9 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
         yield
 
     def torch_loaded(call: Call) -> Handler:
-        observer.emit(TorchLoaded, call.frame, target=_file(call["f"]))
+        weights_only = call["weights_only"]
+        only = weights_only if isinstance(weights_only, bool) else None
+        observer.emit(TorchLoaded, call.frame, target=_file(call["f"]), weights_only=only)
         yield
 
     def removed(call: Call) -> Handler:

@@ -73,6 +73,7 @@ def install(observer: Observer, reductions: Reductions) -> None:
             call.frame,
             group=ref,
             backend=None if backend is None else str(backend),
+            inherits=backend is None,
             everyone=call["ranks"] is None,
         )
         observer.entered(order)

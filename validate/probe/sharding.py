@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as nn_module
 
 from ..events import (
+    ActivationsCheckpointed,
     Compiled,
     EntryRegistered,
     ForwardBypassed,
@@ -61,6 +63,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 blocks=has_blocks(module),
                 manages=bool(modules.uncovered(module)),
                 keeps=call["reshard_after_forward"] in (None, False),
+                offload=isinstance(call["offload_policy"], CPUOffloadPolicy),
             )
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
@@ -79,6 +82,11 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
 
     def compiled_in_place(call: Call) -> Handler:
         observer.emit(Compiled, call.frame, module=modules.ref(call.args[0], call.frame), wrapped=False)
+        yield
+
+    def recomputed(call: Call) -> Handler:
+        frame = program_frame()
+        observer.emit(ActivationsCheckpointed, frame, module=modules.ref(call["mod"], frame))
         yield
 
     def registered(call: Call) -> Handler:
@@ -109,6 +117,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     observer.wrap([nn.Module], "to_empty", materialised)
     observer.wrap([nn.Module], "compile", compiled_in_place)
     observer.wrap([torch], "compile", compiled)
+    observer.wrap([CheckpointWrapper], "__init__", recomputed, by_program=False)
 
 
 def _module(name: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..events import Form, Kind, Via
+from ..events import Form, Kind, Question, Via
 
 if TYPE_CHECKING:
     from .source import SourceFile
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 class Step:
     """One side taken of a condition that could not be evaluated.
 
-    `ranks` says in words which ranks take it; None when the condition is the same on every rank.
+    `ranks` says in words which ranks take it; None when the condition is the same on every rank. `question`: what each
+    rank asks for itself to decide it.
     """
 
     condition: int
     taken: bool
     ranks: str | None = field(default=None, compare=False)
+    question: Question | None = field(default=None, compare=False)
 
 
 Path = tuple[Step, ...]

@@ -20,8 +20,9 @@ from .asynchronous import (
 from .base import Rule
 from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
 from .durability import PublishedCheckpointOverwritten
+from .export import FsdpStateChangedByReading, FullStateOnEveryRank, UnsafeUnpickling
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
-from .launch import DeviceNotSet, RankGuardedCollective
+from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
 from .loading import (
     CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
@@ -43,15 +44,19 @@ from .saving import (
     StateTakenBetweenBackwardAndStep,
     TorchSaveOfShards,
 )
-from .sharding import RootNotSharded, RootOnlySharded, ShardedTopDown
+from .sharding import CheckpointWrapperAfterSharding, RootNotSharded, RootOnlySharded, ShardedTopDown
 from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
 
 RULES: tuple[Rule, ...] = (
     DeviceNotSet(),
     RankGuardedCollective(),
+    RankDivergentDecision(),
+    CpuBackendMissing(),
     RootNotSharded(),
     RootOnlySharded(),
     ShardedTopDown(),
+    HardCodedMeshSize(),
+    CheckpointWrapperAfterSharding(),
     OptimizerBeforeSharding(),
     OptimizerOverUnshardedParameters(),
     ForwardIsBypassed(),
@@ -90,7 +95,10 @@ RULES: tuple[Rule, ...] = (
     MainGuardMissing(),
     StagerBuiltInLoop(),
     StagingNotAwaitedBeforeStep(),
+    FullStateOnEveryRank(),
     NewerThanPinnedTorch(),
+    UnsafeUnpickling(),
+    FsdpStateChangedByReading(),
     NoSuchApi(),
     DeprecatedPath(),
 )

@@ -6,7 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from ..events import Entry, Event, Exited, Location, Origin
+from ..events import (
+    Entry,
+    Escaped,
+    Event,
+    Exited,
+    Location,
+    ModuleBuilt,
+    Origin,
+    Sharded,
+    StateApplied,
+    StateTaken,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace
 
@@ -45,6 +56,22 @@ class Rule(ABC):
 def concluded(trace: Trace) -> bool:
     """Whether what is absent from the trace was left out by the program: it was seen to end, and not by a failure."""
     return trace.ended and not any(exited.error or exited.code for exited in trace.of(Exited))
+
+
+def unsharded(trace: Trace, event: StateTaken | StateApplied) -> bool:
+    """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
+    of = event.of if isinstance(event, StateTaken) else event.to
+    return all(
+        not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
+        and (
+            any(trace.related(s.module, module) for s in trace.after(event, Sharded))
+            or (
+                any(b.module == module for b in trace.before(event, ModuleBuilt))
+                and not any(e.of == module for e in trace.before(event, Escaped))
+            )
+        )
+        for module in of
+    )
 
 
 def quoted(entries: Iterable[Entry]) -> str:

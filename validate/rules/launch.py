@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..events import (
     AcceleratorUsed,
     AsyncSaved,
+    Choice,
     CollectiveCalled,
     DeviceSet,
-    Escaped,
     Event,
     ForwardEntered,
     GradientsClipped,
@@ -17,15 +18,17 @@ from ..events import (
     GroupInitialised,
     Loaded,
     MeshCreated,
-    ModuleBuilt,
+    Question,
+    Ref,
     Saved,
     Sharded,
     StateApplied,
     StateTaken,
+    TorchLoaded,
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import READER, Rule
+from .base import READER, Rule, unsharded
 
 
 class DeviceNotSet(Rule):
@@ -69,7 +72,7 @@ class RankGuardedCollective(Rule):
         for event in trace.of(Event):
             if not event.collective or event.when.only is None or self._group_unknown(trace, event):
                 continue
-            if isinstance(event, StateTaken | StateApplied) and self._plain(trace, event):
+            if isinstance(event, StateTaken | StateApplied) and unsharded(trace, event):
                 continue
             message = (
                 f"not every rank reaches {_described(event)} (only `{event.when.only}`), and those that do wait for "
@@ -77,26 +80,137 @@ class RankGuardedCollective(Rule):
             )
             yield self.finding(event, message)
 
-    def _plain(self, trace: Trace, event: StateTaken | StateApplied) -> bool:
-        """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
-        of = event.of if isinstance(event, StateTaken) else event.to
-        return all(
-            not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
-            and (
-                any(trace.related(s.module, module) for s in trace.after(event, Sharded))
-                or (
-                    any(b.module == module for b in trace.before(event, ModuleBuilt))
-                    and not any(e.of == module for e in trace.before(event, Escaped))
-                )
-            )
-            for module in of
-        )
-
     def _group_unknown(self, trace: Trace, event: Event) -> bool:
         """With a group of its own, the ranks that are let in may be just the members, unless all ranks are."""
         if not isinstance(event, Saved | AsyncSaved | Loaded | CollectiveCalled) or event.group is None:
             return False
         return not any(made.everyone and made.group == event.group for made in trace.before(event, GroupCreated))
+
+
+class RankDivergentDecision(Rule):
+    """What a rank sees of a file system, and what its clock says, need not be what the others see."""
+
+    code = "FS103"
+    name = "rank-divergent-decision"
+    severity = Severity.ERROR
+    clause = 1
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if not self._distributed(trace):
+            return
+        told = set[int]()  # the conditions that a finding has named
+        for event in trace.of(Event):
+            if not event.collective or event.when.only is not None:
+                continue
+            for choice in event.when.path:
+                question = choice.question
+                if question is None or choice.condition in told or not self._concerns(question, event):
+                    continue
+                told.add(choice.condition)
+                if self._joined(trace, event, choice):
+                    continue
+                what = "sees the files that are there" if question.about == "files" else "reads the clock"
+                message = (
+                    f"each rank {what} for itself (`{question.words}`) to decide whether it comes to "
+                    f"{_described(event)}: where the answers differ, those that come wait for ever. Let rank 0 decide "
+                    "and broadcast its answer (dist.broadcast_object_list)."
+                )
+                yield self.finding(event, message)
+                break
+
+    def _distributed(self, trace: Trace) -> bool:
+        """Whether the program shows that there are several ranks."""
+        started = list(trace.of(GroupInitialised))
+        shown = any(one.world_size != 1 for one in started) if started else any(trace.of(MeshCreated, Sharded))
+        return shown or (not started and any(trace.of(CollectiveCalled)))
+
+    def _concerns(self, question: Question, event: Event) -> bool:
+        """Of files, whether there is something to load or save: that training finds its data is taken for granted."""
+        return question.about == "clock" or isinstance(event, Saved | AsyncSaved | Loaded | StateTaken | StateApplied)
+
+    def _joined(self, trace: Trace, event: Event, choice: Choice) -> bool:
+        """Whether those who answer otherwise come to a like collective, or load in another way."""
+        others = (e for e in trace.of(Event) if Choice(choice.condition, not choice.taken) in e.when.path)
+        return any(
+            (type(e) is type(event) and getattr(e, "op", None) == getattr(event, "op", None))
+            or (isinstance(event, Loaded | StateApplied) and isinstance(e, TorchLoaded | StateApplied))
+            for e in others
+        )
+
+
+class HardCodedMeshSize(Rule):
+    """A mesh of fixed sizes is made for one number of ranks, and the launcher may start any."""
+
+    code = "FS209"
+    name = "hard-coded-mesh-size"
+    severity = Severity.WARN
+    clause = 2
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        sizes = {started.world_size for started in trace.of(GroupInitialised)}
+        for mesh in trace.of(MeshCreated):
+            if not mesh.literal or mesh.shape is None or None in mesh.shape:
+                continue
+            ranks = math.prod(size for size in mesh.shape if size is not None)
+            if ranks == 1 or ranks in sizes:
+                continue
+            message = (
+                f"this mesh is made for exactly {ranks} ranks: with fewer torch raises, with more the others have no "
+                "place in it and go on without. Take one size from the world size, as in "
+                "(dist.get_world_size() // tp, tp)."
+            )
+            yield self.finding(mesh, message)
+
+
+class CpuBackendMissing(Rule):
+    """NCCL moves tensors of GPUs only; asynchronous saves, and clipping what lies on the host, need more."""
+
+    code = "FS104"
+    name = "cpu-backend-missing"
+    severity = Severity.ERROR
+    clause = 10
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        started = list(trace.of(GroupInitialised))
+        if started and all(_gpus_only(one.backend) for one in started):
+            for one in started:
+                found = self._save(trace, one, None) or self._clipping(trace, one)
+                if found is not None:
+                    yield self._missing(one, *found)
+        for group in trace.of(GroupCreated):
+            inherited = group.inherits and any(_gpus_only(one.backend) for one in trace.before(group, GroupInitialised))
+            if (inherited or _gpus_only(group.backend)) and (found := self._save(trace, group, group.group)):
+                yield self._missing(group, *found)
+
+    def _missing(self, made: GroupInitialised | GroupCreated, needs: Event, what: str) -> Finding:
+        instead = (
+            'Initialise it by init_process_group("cpu:gloo,cuda:nccl").'
+            if isinstance(made, GroupInitialised)
+            else 'Create it by new_group(backend="gloo").'
+        )
+        return self.finding(
+            made, f"this process group has NCCL alone, but {what} and raises. {instead}", (needs, "here")
+        )
+
+    def _save(self, trace: Trace, made: Event, group: Ref | None) -> tuple[Event, str] | None:
+        saved = next((s for s in trace.after(made, AsyncSaved) if s.group == group), None)
+        return (saved, "async_save asks for one that works on the CPU too") if saved is not None else None
+
+    def _clipping(self, trace: Trace, made: Event) -> tuple[Event, str] | None:
+        for clipped in trace.after(made, GradientsClipped):
+            for sharded in trace.before(clipped, Sharded):
+                if sharded.offload is True and any(trace.related(sharded.module, m) for m in clipped.modules):
+                    return clipped, "the norm of gradients that CPUOffloadPolicy keeps on the CPU is reduced there"
+        return None
+
+
+def _gpus_only(backend: str | None) -> bool:
+    """Whether a backend is NCCL and has none for tensors on the CPU beside it."""
+    parts = (backend or "").lower().split(",")
+    return all(part.strip() in ("nccl", "cuda:nccl") for part in parts)
 
 
 def _described(event: Event) -> str:

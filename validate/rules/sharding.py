@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import ForwardEntered, ModuleBuilt, Ref, Sharded
+from ..events import ActivationsCheckpointed, ForwardEntered, ModuleBuilt, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import READER, Rule, concluded
@@ -84,3 +84,24 @@ class ShardedTopDown(Rule):
                 f"parameters it has already taken. Move fully_shard({outer.module.name}) after the last inner one."
             )
             yield self.finding(outer, message, (late, "sharded here, too late"))
+
+
+class CheckpointWrapperAfterSharding(Rule):
+    """The wrapper takes the place of an FSDP module and is none itself."""
+
+    code = "FS214"
+    name = "checkpoint-wrapper-after-sharding"
+    severity = Severity.WARN
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for wrapped in trace.of(ActivationsCheckpointed):
+            sharded = next((s for s in trace.before(wrapped, Sharded) if s.module == wrapped.module), None)
+            if sharded is None:
+                continue
+            message = (
+                f"`{wrapped.module.name}` is wrapped for activation checkpointing after fully_shard: in its place is "
+                "now a wrapper that is no FSDPModule, which whatever goes through the FSDP modules passes by "
+                "(prefetching, gradient sync). Wrap it first, then call fully_shard on the wrapper."
+            )
+            yield self.finding(wrapped, message, (sharded, "sharded here"))

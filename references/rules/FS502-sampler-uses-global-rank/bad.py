@@ -20,7 +20,7 @@ class Numbers(Dataset):
 def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])

@@ -23,6 +23,7 @@ def main() -> None:
 
     if dist.get_rank() == 0:
         print(f"micro-batches after which gradients were reduced: {reduced} of {MICRO_BATCHES}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

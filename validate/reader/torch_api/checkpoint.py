@@ -41,6 +41,7 @@ from ..walk.folders import knows_content, knows_whole, listed, root
 from ..walk.handlers import caught
 from .launch import group_of
 from .optimizers import optimizer_form
+from .pickles import foreign
 from .places import place_of
 from .table import api
 
@@ -354,8 +355,14 @@ def _is_model(walk: Walk, value: Value) -> bool:
 
 @api("torch.load")
 def _torch_load(call: Call) -> Value:
-    target = call.constant(0, "f")
-    call.walk.emit(TorchLoaded, call.node, target=target if isinstance(target, str) else None)
+    target, weights_only = call.constant(0, "f"), call.constant(None, "weights_only")
+    call.walk.emit(
+        TorchLoaded,
+        call.node,
+        target=target if isinstance(target, str) else None,
+        weights_only=weights_only if isinstance(weights_only, bool) else None,
+        foreign=foreign(call) if weights_only is False else None,
+    )
     return _read_file(call, call.get(0, "f"))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..values import Obj, Value, What
+from ..values import Obj, Sym, Value, What
 from ..walk.calls import Call
 from ..walk.folders import listed
+from .questions import answer, looked_at
 from .table import anything, api
 
 
@@ -13,23 +14,25 @@ def _list(call: Call) -> Value:
     call.walk.lists_folders = True
     found = call.walk.unknown()
     call.walk.establish(found, "listed")
+    call.walk.asked[found.id] = "files"
     return found
 
 
 @anything("iterdir", "glob", "rglob")
 def _entries(call: Call, receiver: Value) -> Value | None:
-    return _list(call) if isinstance(receiver, Obj) and receiver.what is What.OPAQUE else None
+    is_path = isinstance(receiver, Sym) or (isinstance(receiver, Obj) and receiver.what is What.OPAQUE)
+    return _list(call) if is_path else None
 
 
 @api("os.path.exists", "os.path.isfile", "os.path.lexists")
 def _exists(call: Call) -> Value:
     walk = call.walk
     walk.seen_whole = walk.seen_whole or any(listed(walk, value) for value in call.everything())
-    return walk.sym("asked", call.name, *call.args)
+    return answer(walk, "files", call.name, *call.args)
 
 
 @anything("exists", "is_file")
 def _path_exists(call: Call, receiver: Value) -> Value | None:
     walk = call.walk
     walk.seen_whole = walk.seen_whole or any(listed(walk, value) for value in [receiver, *call.everything()])
-    return None
+    return looked_at(call, receiver)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import re
 
 from ...events import (
     AcceleratorUsed,
@@ -17,7 +19,7 @@ from ...events import (
     Ref,
     SignalHandled,
 )
-from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, single
+from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, members, single
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
 from ..walk.escapes import escape
@@ -65,16 +67,24 @@ def environment_set(walk: Walk, key: Value, node: ast.AST) -> None:
 
 @api("torch.distributed.init_process_group")
 def _init(call: Call) -> Value:
-    backend = call.constant(0, "backend")
     bound = call.get(None, "device_id") not in (None, NONE)
     call.walk.emit(
         GroupInitialised,
         call.node,
-        backend=backend if isinstance(backend, str) else None,
+        backend=_backend(call.get(0, "backend")),
         device_bound=bound or call.open,
         world_size=size if isinstance(size := call.constant(None, "world_size"), int) else None,
     )
     return NONE
+
+
+def _backend(value: Value | None) -> str | None:
+    """The backend given; of the two between which programs choose by the device, the accelerator's."""
+    names = {single(v) for _, v in members(value)} if value is not None else set()
+    if len(names) == 2 and "gloo" in names:
+        names.discard("gloo")
+    name = names.pop() if len(names) == 1 else None
+    return name if isinstance(name, str) else None
 
 
 @api(
@@ -154,8 +164,34 @@ def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
         device_type=device if isinstance(device, str) else None,
         shape=None if sizes is None else tuple(s if isinstance(s := single(v), int) and s > 0 else None for v in sizes),
         dims=tuple(str(name) for name in names) if names and all(isinstance(n, str) for n in names) else None,
+        literal=walk.in_entry and _is_literal(call.node) and not _asks_for_ranks(walk.frame.file.tree),
     )
     return mesh
+
+
+def _is_literal(node: ast.AST) -> bool:
+    """Whether the shape of a mesh is written as numbers in the call that makes it."""
+    if not isinstance(node, ast.Call):
+        return False
+    given = [keyword.value for keyword in node.keywords if keyword.arg == "mesh_shape"] or node.args[1:2]
+    sizes = given[0].elts if given and isinstance(given[0], ast.Tuple | ast.List) else []
+    return bool(sizes) and all(isinstance(size, ast.Constant) for size in sizes)
+
+
+@functools.lru_cache(maxsize=512)
+def _asks_for_ranks(tree: ast.Module) -> bool:
+    """Whether a file compares its number of ranks with something, or starts the ranks itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and _NUMBER_OF_RANKS.search(ast.unparse(node)):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("spawn", "start_processes"):
+            return True
+    return False
+
+
+_NUMBER_OF_RANKS = re.compile(
+    r"world|mesh|device_count|(^|_)(n|num)_?(gpus?|ranks|devices|procs?|processes)\b", re.IGNORECASE
+)
 
 
 def sequence(walk: Walk, value: Value | None) -> tuple[Value, ...] | None:
@@ -198,12 +234,13 @@ def _rank_of_something(call: Call, receiver: Value) -> Value | None:
 def _new_group(call: Call) -> Value:
     walk = call.walk
     group = walk.new(What.GROUP)
-    backend = call.constant(2, "backend")
+    backend = call.get(2, "backend")
     walk.emit(
         GroupCreated,
         call.node,
         group=walk.ref(group),
-        backend=backend if isinstance(backend, str) else None,
+        backend=_backend(backend),
+        inherits=backend in (None, NONE) and not call.open and call.name.endswith(".new_group"),
         everyone=call.get(0, "ranks") in (None, NONE) and not call.open,
     )
     return group

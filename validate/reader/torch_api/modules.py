@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ...events import Compiled, Form, GradientsCleared, Kind, Materialised, ModuleBuilt, StateApplied, StateTaken, Via
+from ...events import (
+    Compiled,
+    Form,
+    GradientsCleared,
+    Kind,
+    Materialised,
+    ModuleBuilt,
+    StateApplied,
+    StateTaken,
+    Via,
+)
 from ..values import (
     NONE,
     Class,
@@ -403,7 +413,6 @@ def _compile(call: Call) -> Value:
 
 
 @api(
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper",
     "torch.distributed._composable.checkpoint_activation.checkpoint",
     "torch.distributed.tensor.parallel.parallelize_module",
     "torch.distributed._composable.replicate.replicate", "torch.distributed._composable.replicate",
@@ -417,11 +426,6 @@ def _wrapped_in_place(call: Call) -> Value:
     for value in call.args[:1]:
         as_modules(call.walk, value)
     return call.args[0] if call.args else call.kwargs.get("module", call.walk.unknown())
-
-
-@api("torch.distributed.algorithms._checkpoint.checkpoint_wrapper.apply_activation_checkpointing")
-def _wrap_inside(_call: Call) -> Value:
-    return NONE
 
 
 @api(

@@ -64,7 +64,9 @@ def _reads(call: Call) -> Value:
             return Const(len(value.items))
         if isinstance(content, Elements | Items) and content.exact and not call.walk.loops:
             return Const(len(content.items))
-        return call.walk.sym()
+        made = call.walk.sym()
+        call.walk.answers(made.key, value)
+        return made
     if name == "sum" and (part := part_in(call.walk, *call.args)) is not None:
         return part
     return (
@@ -300,6 +302,8 @@ def _append(call: Call, target: Obj) -> Value:
     if content is not None and call.args:
         items = (*content.items, call.args[0])[-_LIMIT:]
         call.walk.store.set((target.id, "%items"), Elements(items, content.exact))
+        if (about := call.walk.frame.going_through) is not None:
+            call.walk.asked[target.id] = about
     return NONE
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Resharded, Sharded, Unsharded
-from ..values import NONE, Const, Obj, Tuple, Value, What, single
+from ..values import NONE, Const, External, Obj, Tuple, Value, What, members, single
 from ..walk.calls import Call
 from ..walk.core import owners, parts
 from ..walk.structure import has_blocks, uncovered
 from .modules import as_modules
 from .table import anything, api, method
+
+_OFFLOADING = External("torch.distributed.fsdp.CPUOffloadPolicy")
 
 
 @api("torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fully_shard")
@@ -34,6 +36,7 @@ def _fully_shard(call: Call) -> Value:
                 blocks=has_blocks(walk, module),
                 manages=None if names is None else bool(names),
                 keeps=_keeps(call),
+                offload=_offloads(call),
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)
@@ -46,6 +49,17 @@ def _keeps(call: Call) -> bool | None:
     if given is None:
         return None if call.open else True
     return given.value in (None, False) if isinstance(given, Const) else None
+
+
+def _offloads(call: Call) -> bool | None:
+    """Whether the parameters are kept on the host, if only with some option; None where that is not known."""
+    given = call.get(None, "offload_policy")
+    if given is None:
+        return None if call.open else False
+    policies = [v for _, v in members(given) if v != NONE]
+    if any(isinstance(v, Obj) and v.cls == _OFFLOADING for v in policies):
+        return True
+    return None if policies else False
 
 
 def _cover_children(call: Call, module: Obj) -> None:

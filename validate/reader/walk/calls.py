@@ -174,7 +174,9 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         callbacks(call, call.everything())
         if what is What.INSTANCE and isinstance(receiver, Obj):
             escape(call, [receiver])
-    return pass_on(walk, [receiver, *call.everything()], walk.unknown())
+    made = walk.unknown()
+    walk.answers(made.id, receiver)
+    return pass_on(walk, [receiver, *call.everything()], made)
 
 
 def _uses_accelerator(call: Call, method: str = "") -> None:
@@ -527,6 +529,8 @@ def call_library(call: Call, name: str) -> Value:
     made = walk.unknown(External(name))
     if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, call.everything())):
         walk.establish(made, "whole")  # each rank has all of it
+    if is_standard:
+        walk.answers(made.id, *call.everything())
     return pass_on(walk, call.everything(), made)
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...events import Form
+from ...events import Form, Question
 from ..store import Cell
 from ..values import (
     Bound,
@@ -123,7 +123,7 @@ def truth(walk: Walk, value: Value) -> bool | None:
     if isinstance(value, Obj):
         content = walk.content(value)
         if isinstance(content, Elements | Items):
-            return bool(content.items) if content.exact else None
+            return bool(content.items) if content.exact and value.id not in walk.asked else None
         sure = {
             What.MODULE,
             What.OPTIMIZER,
@@ -203,7 +203,9 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
     walk.tests[condition] = (node, walk.frame.file.tree)
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
-    return (Step(condition, not flip, words[0]),), (Step(condition, flip, words[1]),)
+    about = walk.about(value)
+    question = Question(ast.unparse(node), about) if about is not None else None
+    return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 
 
 def _identity(value: Value) -> object:

@@ -7,13 +7,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, OldPathUsed, Ref, TorchApiUsed
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
 from ..values import (
+    NONE,
     Class,
     Const,
     Elements,
@@ -85,6 +86,7 @@ class Frame:
     yields: list[Value] = field(default_factory=list)
     on_yield: Callable[[Value], None] | None = None  # the body of the `with` that a context manager's function serves
     loop: Loop | None = None
+    going_through: Literal["files", "clock"] | None = None  # what each rank found for itself and loops over
     outer_names: dict[str, int] = field(default_factory=dict)  # `global` and `nonlocal`
     base: Path = ()  # the branches that lead to the call
 
@@ -160,6 +162,8 @@ class Walk:
         self.left_early: list[tuple[int, Path, int]] = []
         self._notes: dict[Note, None] = {}
         self.here: tuple[str, ast.AST] = ("<unknown>", ast.Pass())  # the statement being walked, and its file
+        # Of results and lists that each rank got by looking at its files or its clock, by identity, which of the two.
+        self.asked: dict[int, Literal["files", "clock"]] = {}
         self._ids = 0
         self._keys: dict[object, int] = {}
         self._parts: dict[int, tuple[object, ...]] = {}
@@ -214,12 +218,18 @@ class Walk:
 
     def sym(self, *parts: object, rank: bool = False) -> Sym:
         """The result of an operation over values that are not constants; without parts, some new value."""
-        return Sym(self.key(*parts) if parts else self.fresh(), rank)
+        made = Sym(self.key(*parts) if parts else self.fresh(), rank)
+        if self.asked:
+            self.answers(made.key, *parts)
+        return made
 
     def new_list(self, items: Iterable[Value], exact: bool = True) -> Obj:
         """A new list with this content."""
         made = self.new(What.LIST)
-        self.store.set((made.id, "%items"), Elements(tuple(items), exact))
+        content = Elements(tuple(items), exact)
+        self.store.set((made.id, "%items"), content)
+        if self.asked and not exact:
+            self.answers(made.id, *content.items)
         return made
 
     def new_dict(self, items: Iterable[tuple[Value, Value]], exact: bool = True) -> Obj:
@@ -227,6 +237,33 @@ class Walk:
         made = self.new(What.DICT)
         self.store.set((made.id, "%items"), Items(tuple(items), exact))
         return made
+
+    # --- what each rank asks for itself ---
+
+    def answers(self, identity: int, *values: object) -> None:
+        """What has this identity follows from these values: where one is an answer, so is it."""
+        found = next((about for value in values if (about := self.about(value)) is not None), None)
+        if found is not None:
+            self.asked[identity] = found
+
+    def about(self, value: object) -> Literal["files", "clock"] | None:
+        """What a value is an answer about, None for one that the ranks may have agreed on."""
+        if isinstance(value, Tuple):
+            return next((about for item in value.items if (about := self.about(item)) is not None), None)
+        if isinstance(value, Union):
+            known = [
+                self.about(v) or next((step.question.about for step in path if step.question is not None), None)
+                for path, v in value.members
+            ]
+            answers = [about for about, (_, v) in zip(known, value.members, strict=True) if about or v != NONE]
+            return answers[0] if answers and None not in answers else None
+        if isinstance(value, Sym):
+            return self.asked.get(value.key)
+        while isinstance(value, Obj):  # what was found in an answer is one
+            if value.id in self.asked or value.parent is None:
+                return self.asked.get(value.id)
+            value = value.parent[0]
+        return None
 
     # --- scopes and cells ---
 
@@ -450,7 +487,9 @@ class Walk:
         if not ends:
             raise Stop
         if checked and len(ends) == 1:  # `if rank >= world_size: raise`: whoever goes on is every rank
-            ends[0].path = tuple(dataclasses.replace(s, ranks=None) if s in through else s for s in ends[0].path)
+            ends[0].path = tuple(
+                dataclasses.replace(s, ranks=None, question=None) if s in through else s for s in ends[0].path
+            )
         before = self.resume(ends)
         return [(end.path[before:], result) for end, result in zip(ends, results, strict=True)]
 
@@ -562,7 +601,9 @@ class Walk:
             if isinstance(pending.event, Escaped) and pending.event.of.id not in mentioned:
                 continue
             only = " and ".join(dict.fromkeys(s.ranks for s in pending.path if s.ranks)) or None
-            path = tuple(Choice(s.condition, s.taken) for s in self._needed(pending.path) if s.ranks is None)
+            path = tuple(
+                Choice(s.condition, s.taken, s.question) for s in self._needed(pending.path) if s.ranks is None
+            )
             when = dataclasses.replace(pending.event.when, only=only, path=path)
             events.append(self._named(dataclasses.replace(pending.event, when=when)))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
@@ -614,14 +655,14 @@ class Walk:
                 if others:
                     other = others.pop(0)
                     for paired in (pending, other[0]):
-                        paired.path = tuple(s for s in paired.path if s.condition != step.condition)
+                        paired.path = _without(paired.path, step)
                 else:
                     waiting.setdefault((step.condition, step.taken, kind), []).append((pending, step))
             guarded = [one for rest in waiting.values() for one in rest]
             guarded.sort(key=lambda one: one[0].event.order)
         for pending, step in guarded:
             if self._made_up_for(pending, step):
-                pending.path = tuple(s for s in pending.path if s.condition != step.condition)
+                pending.path = _without(pending.path, step)
 
     def _made_up_for(self, pending: _Pending, step: Step) -> bool:
         """Whether those who call it leave the function next, and the others come to a like call further down."""
@@ -641,6 +682,11 @@ class Walk:
             and left.intersection(other.scopes)
             for other in self._pending
         )
+
+
+def _without(path: Path, step: Step) -> Path:
+    """The path without a condition on the rank, and without what a rank that meets it asks for itself."""
+    return tuple(dataclasses.replace(s, question=None) for s in path if s.condition != step.condition)
 
 
 def _place(file: str, node: ast.AST) -> Location:

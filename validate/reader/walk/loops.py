@@ -54,7 +54,9 @@ def iterate(walk: Walk, value: Value) -> Iteration:
         return Iteration([walk.unknown()], False)
     if isinstance(value, External):
         return Iteration([walk.unknown()], False)
-    return Iteration([Sym(walk.fresh(), isinstance(value, Sym) and value.rank)], False)
+    each = Sym(walk.fresh(), isinstance(value, Sym) and value.rank)
+    walk.answers(each.key, value)
+    return Iteration([each], False)
 
 
 def _limited(items: tuple[Value, ...], exact: bool) -> Iteration:

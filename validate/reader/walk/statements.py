@@ -264,14 +264,20 @@ def _matches(walk: Walk, subject: Value, case: ast.match_case) -> bool | None:
 
 @statement(ast.For, ast.AsyncFor)
 def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
-    found = iterate(walk, walk.evaluate(node.iter))
+    over = walk.evaluate(node.iter)
+    found = iterate(walk, over)
     if not found.values:
         return walk.execute(node.orelse)
     binds: list[Callable[[], bool]] = [functools.partial(_bound, walk, node.target, value) for value in found.values]
     if not found.exact:
         binds.append(lambda: _bound_again(walk, node, found))
-    with training_loop(walk, node, repeats=not found.exact):
-        return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
+    frame = walk.frame
+    outer, frame.going_through = frame.going_through, walk.about(over)
+    try:
+        with training_loop(walk, node, repeats=not found.exact):
+            return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
+    finally:
+        frame.going_through = outer
 
 
 def _bound(walk: Walk, target: ast.expr, value: Value) -> bool:
@@ -316,6 +322,7 @@ def _while(walk: Walk, node: ast.While) -> bool:
         found = test(walk, node.test)
         for cell, value in found.known_yes:
             walk.store.set(cell, value)
+        walk.path += tuple(step for step in found.yes if step.question is not None)
         return found.decided is not False
 
     with training_loop(walk, node, repeats=True):
@@ -350,7 +357,8 @@ def _loop(
                 alive = False
                 break
             walk.resume(ends)
-            walk.path = base
+            # Each rank that goes round again has found for itself that it should.
+            walk.path = base + tuple(s for s in walk.path[len(base) :] if s.question is not None)
     finally:
         walk.loops -= repeats
         frame.loop = outer

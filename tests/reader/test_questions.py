@@ -1,0 +1,51 @@
+"""What each rank asks for itself, and what it shares with the others before it decides."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import CollectiveCalled
+
+from .programs import only, program
+
+
+def asked(before: str, condition: str) -> list[tuple[str, str]]:
+    """The questions on the way to a barrier behind a condition."""
+    text = f"import glob, time\nfrom pathlib import Path\n{before}\nif {condition}:\n    dist.barrier()\n"
+    path = list(program(text).of(CollectiveCalled))[-1].when.path
+    return [(c.question.about, c.question.words) for c in path if c.question is not None]
+
+
+@pytest.mark.parametrize(
+    "before, condition, about",
+    [
+        ("", "os.path.exists(p)", "files"),
+        ("", "os.path.isdir('c')", "files"),
+        ("", "Path('c').exists()", "files"),
+        ("", "(Path('c') / '.metadata').is_file()", "files"),
+        ("", "[n for n in os.listdir('c') if n.startswith('step-')]", "files"),
+        ("", "max((int(p.name) for p in Path('c').iterdir()), default=None) is not None", "files"),
+        ("steps = sorted(glob.glob('c/*'))", "len(steps) > 2", "files"),
+        ("start = time.time()", "(time.time() - start) / 60 > 30", "clock"),
+        ("start = time.perf_counter()", "start % 2 == 0", "clock"),
+    ],
+)
+def test_files_and_clocks_are_looked_at_by_each_rank(before: str, condition: str, about: str) -> None:
+    assert asked(before, condition) == [(about, condition)]
+
+
+@pytest.mark.parametrize(
+    "before, condition",
+    [
+        ("", "os.environ.get('RESUME')"),
+        ("found = [os.path.exists('c')]\ndist.broadcast_object_list(found)", "found[0]"),
+        ("found = torch.tensor(os.path.exists('c'))", "found.item()"),
+        ("from lib import agree\nfound = agree(os.path.exists('c'))", "found"),
+    ],
+)
+def test_what_is_shared_or_went_out_of_sight_is_no_question(before: str, condition: str) -> None:
+    assert asked(before, condition) == []
+
+
+def test_where_the_others_raise_all_go_on_together() -> None:
+    text = "if not os.path.exists('c'):\n    raise FileNotFoundError('c')\ndist.barrier()\n"
+    assert not any(c.question for c in only(program(text), CollectiveCalled).when.path)
