@@ -189,3 +189,22 @@ INSPECT = _object(
     checkpoints=_list(_CHECKPOINT),
     against={"anyOf": [{"type": "null"}, _AGAINST]},
 )
+
+_SIDE = _object(path=TEXT, format={"enum": ["DCP", "pt", "safetensors"]})
+CONVERT = _object(
+    version={"const": 1},
+    source=_SIDE,
+    destination=_SIDE,
+    tensors=_list(
+        _object(
+            key=TEXT,
+            dtype=TEXT,
+            shape=_list(COUNT),
+            bytes=COUNT,
+            digest={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        )
+    ),
+    objects=_list(TEXT),
+    files=_list(_object(file=TEXT, bytes=COUNT)),
+    seconds={"type": "number", "minimum": 0},
+)

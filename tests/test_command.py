@@ -11,7 +11,7 @@ import pytest
 
 from .commands import SKILL, assert_refused, fsdp2
 
-VERBS = ("generate", "lint", "validate", "explain", "inspect")
+VERBS = ("generate", "lint", "validate", "explain", "inspect", "convert")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ VERBS = {  # verb: the module that defines it, and what it is for; a module is i
     "validate": (".prove", "run a training script and prove that it keeps its promises"),
     "explain": (".explain", "show the page of a rule, or list the rules"),
     "inspect": (".inspect", "look into a checkpoint: whole or not, what it holds, how it differs from another"),
+    "convert": (".convert", "write a checkpoint in another format: DCP, one .pt file, safetensors"),
 }
 
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from ..errors import UserError
 from .contents import RAW, TORCH, Chunk, Place, Tensor
-from .dtypes import STORAGES, dtype_of
+from .dtypes import ITEM_SIZES, STORAGES, dtype_of
 from .folders import Folder
 from .pickles import Damaged, Refused, Vocabulary, empty_mapping, load, numbers, shown
 
+DEEPEST = 64  # containers in containers
+MOST = 10_000_000  # values of an object
 PICKLE_LIMIT = 2**24  # bytes; the pickle of a chunk has some 200, that of an object seldom more than its scheduler's
 READ = 2**20  # bytes read at a time where only their hash is wanted
 _HEADER = 30  # bytes of a zip's local header, before the name and the extra field
@@ -53,6 +55,12 @@ class Opaque:
     asked: str
 
 
+class Dtype(str):
+    """A dtype among the values of an object, by its name without `torch.`."""
+
+    __slots__ = ()
+
+
 def locate(folder: Folder, tensor: Tensor, chunk: Chunk) -> Stored:
     """Where the elements of a chunk lie. Raises UserError when its bytes are not what the metadata says."""
     place, item = chunk.place, tensor.item_size
@@ -61,7 +69,7 @@ def locate(folder: Folder, tensor: Tensor, chunk: Chunk) -> Stored:
     if item is None:
         raise Damaged(f"{where}: the dtype {tensor.dtype} is not known to this program; its values cannot be read")
     if place.encoding == RAW:
-        return Stored(place.file, place.offset, item, chunk.sizes, contiguous(chunk.sizes))
+        return Stored(place.file, place.offset, item, chunk.sizes, chunk.strides or contiguous(chunk.sizes))
     if place.encoding != TORCH:
         raise Damaged(f"{where}: written through {place.encoding}, which this program does not undo")
     try:
@@ -72,11 +80,8 @@ def locate(folder: Folder, tensor: Tensor, chunk: Chunk) -> Stored:
         if (mentioned.dtype, mentioned.sizes) != (tensor.dtype, chunk.sizes):
             found = f"{mentioned.dtype} {list(mentioned.sizes)}"
             raise Damaged(f"holds {found} where the metadata says {tensor.dtype} {list(chunk.sizes)}")
-        start, length = archive.storage(mentioned.storage)
-        first = mentioned.offset * item
-        if chunk.elements and first + _span(mentioned.sizes, mentioned.strides) * item > length:
-            raise Damaged("is larger than the bytes that it names")
-        return Stored(place.file, start + first, item, mentioned.sizes, mentioned.strides)
+        start, _ = archive.elements(mentioned, item)
+        return Stored(place.file, start, item, mentioned.sizes, mentioned.strides)
     except UserError as error:
         error.args = (f"{where}: {error}",)
         raise
@@ -92,6 +97,21 @@ def load_object(folder: Folder, place: Place) -> Any:
         return Opaque(error.asked)
     except Damaged as error:
         error.args = (f"{folder.where}/{place.file} at {place.offset}: {error}",)
+        raise
+
+
+def load_located(folder: Folder, place: Place) -> Any:
+    """The plain value, with each of its tensors as a Tensor without a key, whose bytes are in the folder's file.
+
+    Raises Refused where `load_object` gives Opaque, and Damaged for one of more values than anyone saves.
+    """
+    try:
+        if place.encoding != TORCH:
+            raise Damaged(f"written through {place.encoding}, which this program does not undo")
+        archive = _Archive(folder, place)
+        return _Locator(archive, place.file).value(load(archive.pickle(), _OBJECTS))
+    except UserError as error:
+        error.args = (f"{folder.where}/{place.file}{f' at {place.offset}' if place.offset else ''}: {error}",)
         raise
 
 
@@ -138,6 +158,15 @@ class _Archive:
         """Where in the checkpoint's file the bytes of a storage begin, and how many there are."""
         return self._stored(f"data/{key}")
 
+    def elements(self, mentioned: Mentioned, item: int) -> tuple[int, int]:
+        """Where in the checkpoint's file the first element of a tensor lies, and the bytes from there to the last."""
+        start, length = self.storage(mentioned.storage)
+        first = mentioned.offset * item
+        span = _span(mentioned.sizes, mentioned.strides) * item if math.prod(mentioned.sizes) else 0
+        if span and first + span > length:
+            raise Damaged("is larger than the bytes that it names")
+        return start + first, span
+
     def parts(self) -> list[tuple[int, int]]:
         """Where all that makes the object lies: the pickle, then the storages."""
         return [self._stored(name) for name in sorted(self._entries) if name == "data.pkl" or name.startswith("data/")]
@@ -161,6 +190,35 @@ class _Archive:
         if start + entry.file_size > self._place.end:
             raise Damaged(f"its {name} goes beyond its end")
         return start, entry.file_size
+
+
+class _Locator:
+    """Copies a value, putting the place of each tensor for what the pickle says of it."""
+
+    def __init__(self, archive: _Archive, file: str) -> None:
+        self._archive, self._file = archive, file
+        self._left = MOST
+
+    def value(self, given: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if depth > DEEPEST or self._left < 0:  # a few bytes can describe as many as they like, in a circle even
+            limit = f"{DEEPEST} containers in each other" if depth > DEEPEST else f"{MOST} values"
+            raise Damaged(f"describes an object of more than {limit}")
+        if isinstance(given, dict):
+            return {key: self.value(item, depth + 1) for key, item in given.items()}
+        if isinstance(given, (list, tuple)):
+            items = [self.value(item, depth + 1) for item in given]
+            return items if isinstance(given, list) else tuple(items)
+        return self._tensor(given) if isinstance(given, Mentioned) else given
+
+    def _tensor(self, given: Mentioned) -> Tensor:
+        item = ITEM_SIZES.get(given.dtype)
+        if item is None:
+            raise Damaged(f"holds a tensor of the dtype {given.dtype}, which is not known to this program")
+        place = Place(self._file, *self._archive.elements(given, item), RAW)
+        strides = None if given.strides == contiguous(given.sizes) else given.strides
+        chunk = Chunk((0,) * len(given.sizes), given.sizes, place, strides)
+        return Tensor("", given.dtype, given.sizes, (chunk,))
 
 
 class _Window(io.RawIOBase):
@@ -202,14 +260,20 @@ def _mentioned(storage: Any, offset: Any, size: Any, stride: Any, dtype: str) ->
     return Mentioned(dtype, key, start, sizes, strides)
 
 
-def _rebuild_v2(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Mentioned:
+def _rebuild_v2(
+    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any = False, _hooks: Any = None, bits: Any = None
+) -> Mentioned:
+    if bits:
+        raise Damaged("holds a tensor whose conjugation or negation is still to be done; save it after resolve_conj()")
     return _mentioned(storage, offset, size, stride, storage[1])
 
 
-def _rebuild_v3(storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any) -> Any:
-    if type(dtype) is not str:
+def _rebuild_v3(
+    storage: Any, offset: Any, size: Any, stride: Any, _grad: Any, _hooks: Any, dtype: Any, bits: Any = None
+) -> Mentioned:
+    if type(dtype) is not Dtype or bits:  # no dtype that is rebuilt in this way has conjugates
         raise TypeError("a tensor without a dtype")
-    return _mentioned(storage, offset, size, stride, dtype)
+    return _mentioned(storage, offset, size, stride, str(dtype))
 
 
 def _storage(persistent_id: Any) -> tuple[str, str]:
@@ -226,7 +290,15 @@ def _constant(name: str) -> str | None:
         return "untyped"
     if name.startswith("torch.") and name.endswith("Storage"):
         return STORAGES.get(name[len("torch.") : -len("Storage")])
-    return dtype_of(name)
+    dtype = dtype_of(name)
+    return None if dtype is None else Dtype(dtype)
+
+
+def _bytes(text: Any, encoding: Any) -> bytes:
+    """What a pickle of protocol 2 calls for bytes."""
+    if type(text) is not str or encoding != "latin1":
+        raise TypeError("bytes that are no text of latin1")
+    return text.encode("latin1")
 
 
 def _set(items: Any = ()) -> set[Any]:
@@ -254,7 +326,9 @@ _OBJECTS = Vocabulary(
         **_TENSORS.functions,
         **{f"{module}.set": _set for module in ("builtins", "__builtin__")},
         "torch.Size": numbers,
+        "_codecs.encode": _bytes,
     },
     constant=_constant,
     persistent=_storage,
+    ignored=frozenset({"_metadata"}),  # versions of modules, on what Module.state_dict() gives
 )

@@ -9,7 +9,7 @@ from .dtypes import ITEM_SIZES
 
 FEW = 8  # entries of a nested state dict that are totalled one by one
 TORCH = "torch"  # a chunk's bytes are what torch.save wrote
-RAW = "raw"  # they are the elements, in row-major order
+RAW = "raw"  # they are the elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A block of a tensor: where it begins in each dimension, its extents, and the place of its bytes, if any."""
+    """A block of a tensor: where it begins in each dimension, its extents, and the place of its bytes, if any.
+
+    `strides` are those of RAW bytes that are not in row-major order, in elements.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     place: Place | None
+    strides: tuple[int, ...] | None = None
 
     @property
     def elements(self) -> int:

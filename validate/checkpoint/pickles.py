@@ -58,6 +58,7 @@ class Vocabulary:
     classes: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # turns the state of an object into ours
     constant: Callable[[str], Any] = dict[str, Any]().get  # the value that a name stands for, None for no constant
     persistent: Callable[[Any], Any] | None = None  # what a persistent id stands for
+    ignored: frozenset[str] = frozenset()  # attributes that a mapping may be given, which are read over
 
 
 FURTHEST = 2**63 - 1  # what a size or an offset can be
@@ -302,6 +303,8 @@ def _new(m: _Machine) -> None:
 
 def _build(m: _Machine) -> None:
     state, record = m.stack.pop(), m.stack[-1]
+    if type(record) is dict and type(state) is dict and state and state.keys() <= m.vocabulary.ignored:
+        return
     if type(record) is not Record:
         raise Refused(f"setting the state of {record.text if type(record) is Name else type(record).__name__}")
     record.state = m.vocabulary.classes[record.name](state)

@@ -16,7 +16,7 @@ from .pickles import Damaged, numbers, shown
 
 SUFFIX = ".safetensors"
 HEADER_LIMIT = 100_000_000  # bytes, the limit of the format
-_DTYPES = {
+DTYPES = {  # the names of the format
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64"},
     **{f"{letter}{bits}": f"{sign}int{bits}" for letter, sign in (("I", ""), ("U", "u")) for bits in (8, 16, 32, 64)},
     **{"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
@@ -28,11 +28,11 @@ def safetensors_files(folder: Folder) -> list[str]:
     return [name for name in folder.files() if name.endswith(SUFFIX)]
 
 
-def read_safetensors(folder: Folder) -> Contents:
-    """What the tables of all its files say. Raises Damaged for a file that is none."""
+def read_safetensors(folder: Folder, only: str | None = None) -> Contents:
+    """What the tables of all its files say, or that of `only` one. Raises Damaged for a file that is none."""
     blocks: dict[str, list[tuple[str, Chunk]]] = {}
     version = None
-    for file in safetensors_files(folder):
+    for file in safetensors_files(folder) if only is None else [only]:
         version = _read(folder, file, blocks) or version
     tensors = {}
     for key, found in sorted(blocks.items()):
@@ -80,7 +80,7 @@ def _parse(folder: Folder, file: str, blocks: dict[str, list[tuple[str, Chunk]]]
     told = table.pop("__metadata__", None) or {}
     sharding = json.loads(told["DCP_SHARDING_INFO"]) if told.get("DCP_SHARDING_INFO") else {}
     for key, entry in table.items():
-        dtype = _DTYPES.get(entry["dtype"], shown(str(entry["dtype"])))
+        dtype = DTYPES.get(entry["dtype"], shown(str(entry["dtype"])))
         sizes = numbers(entry["shape"], list)
         offsets = numbers(sharding[key]["saved_offsets"], list) if key in sharding else (0,) * len(sizes)
         start, end = numbers(entry["data_offsets"], list)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .archives import Stored, locate
-from .contents import Tensor
+from .contents import Chunk, Tensor
 from .folders import Folder
 from .pickles import Damaged, shown
 
@@ -28,7 +28,7 @@ SMALL_READ = 2**16  # bytes; reading as much in vain costs less than another rea
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A block of a tensor that is consecutive in row-major order, and its elements as words of their size."""
+    """A block of a tensor that is consecutive in row-major order, and its elements in that order, as words."""
 
     offsets: tuple[int, ...]
     words: np.ndarray[Any, Any]
@@ -45,23 +45,28 @@ def bands(folder: Folder, tensor: Tensor, limit: int = BAND) -> Iterator[Band]:
     word = np.dtype({16: "c16"}.get(item, f"u{item}"))
     chunks = [(chunk, locate(folder, tensor, chunk)) for chunk in tensor.chunks if chunk.elements]
     for low, sizes in _blocks(tensor.shape, max(1, limit // item)):
-        words = np.empty(sizes, word)
-        filled = 0
-        for chunk, stored in chunks:
-            start = tuple(map(max, low, chunk.offsets))
-            end = tuple(
-                min(a + n, b + m) for a, n, b, m in zip(low, sizes, chunk.offsets, chunk.sizes, strict=True)
-            )  # fmt: skip
-            if any(a >= b for a, b in zip(start, end, strict=True)):
-                continue
-            extents = tuple(b - a for a, b in zip(start, end, strict=True))
-            inside = (..., *(slice(a - b, a - b + n) for a, b, n in zip(start, low, extents, strict=True)))
-            inner = tuple(a - b for a, b in zip(start, chunk.offsets, strict=True))
-            _copy(folder, tensor, stored, inner, extents, words[inside])
-            filled += math.prod(extents)
-        if filled < words.size:
+        parts = [
+            (stored, tuple(a - b for a, b in zip(start, chunk.offsets, strict=True)), start, extents)
+            for chunk, stored in chunks
+            if all(extents := _overlap(low, sizes, chunk, start := tuple(map(max, low, chunk.offsets))))
+        ]
+        filled = sum(math.prod(extents) for *_, extents in parts)
+        if filled < math.prod(sizes):
             raise Damaged(f"{shown(tensor.key)}: no chunk holds some elements at {list(low)} and after")
+        if len(parts) == 1 and (whole := _read(folder, tensor, *parts[0][:2], sizes, word)) is not None:
+            yield Band(low, whole if whole.flags.c_contiguous else whole.copy())
+            continue
+        words = np.empty(sizes, word)
+        for stored, inner, start, extents in parts:
+            inside = (..., *(slice(a - b, a - b + n) for a, b, n in zip(start, low, extents, strict=True)))
+            _copy(folder, tensor, stored, inner, extents, words[inside])
         yield Band(low, words)
+
+
+def _overlap(low: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk, start: tuple[int, ...]) -> tuple[int, ...]:
+    """The extents that a block and a chunk have in common from `start` on; 0 in a dimension where they have nothing."""
+    both = zip(low, sizes, chunk.offsets, chunk.sizes, start, strict=True)
+    return tuple(max(0, min(a + n, b + m) - c) for a, n, b, m, c in both)
 
 
 def numpy() -> Any:
@@ -96,21 +101,31 @@ def _copy(
     sizes: tuple[int, ...],
     target: np.ndarray[Any, Any],
 ) -> None:
-    """Read a block of a chunk, at `low` in it, into `target`."""
-    np = numpy()
+    """Read a block of a chunk, at `low` in it, into `target`: in halves where much else lies between its elements."""
+    found = _read(folder, tensor, stored, low, sizes, target.dtype)
+    if found is not None:
+        target[...] = found
+        return
+    longest = max((d for d in range(len(sizes)) if sizes[d] > 1), key=lambda d: stored.strides[d])
+    half = sizes[longest] // 2
+    for begin, extent in ((0, half), (half, sizes[longest] - half)):
+        part = tuple(n + begin if d == longest else n for d, n in enumerate(low))
+        extents = tuple(extent if d == longest else n for d, n in enumerate(sizes))
+        view = target[tuple(slice(begin, begin + extent) if d == longest else slice(None) for d in range(len(low)))]
+        _copy(folder, tensor, stored, part, extents, view)
+
+
+def _read(
+    folder: Folder, tensor: Tensor, stored: Stored, low: tuple[int, ...], sizes: tuple[int, ...], word: Any
+) -> np.ndarray[Any, Any] | None:
+    """A block of a chunk, at `low` in it, over the bytes of the file; None where much else lies between them."""
     item, strides = stored.item_size, stored.strides
     span = (1 + sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))) * item
-    if span > max(2 * math.prod(sizes) * item, SMALL_READ):  # much lies between what is wanted: in two halves
-        longest = max((d for d in range(len(sizes)) if sizes[d] > 1), key=lambda d: strides[d])
-        half = sizes[longest] // 2
-        for begin, extent in ((0, half), (half, sizes[longest] - half)):
-            part = tuple(n + begin if d == longest else n for d, n in enumerate(low))
-            extents = tuple(extent if d == longest else n for d, n in enumerate(sizes))
-            view = target[tuple(slice(begin, begin + extent) if d == longest else slice(None) for d in range(len(low)))]
-            _copy(folder, tensor, stored, part, extents, view)
-        return
+    if span > max(2 * math.prod(sizes) * item, SMALL_READ):
+        return None
     at = stored.offset + sum(n * stride for n, stride in zip(low, strides, strict=True)) * item
     data = folder.read(stored.file, at, span)
     if len(data) < span:
         raise Damaged(f"{folder.where}/{stored.file}: ends within {shown(tensor.key)}")
-    target[...] = np.ndarray(sizes, target.dtype, data, strides=tuple(stride * item for stride in strides))
+    found: np.ndarray[Any, Any] = numpy().ndarray(sizes, word, data, strides=tuple(stride * item for stride in strides))
+    return found
