@@ -45,7 +45,8 @@ WORDS = Path(__file__).with_name("words")
 FILES = re.compile(
     r"\.(metadata|pt)|[\w<>{}*.-]*/[\w<>{}*./-]*|[\w<>-]+\.(md|py|pt|sh|safetensors|json|toml|yaml|distcp)"
 )
-ELSEWHERE = re.compile(r"(python|fsdp2|torchrun) |-|#|\w*(Error|Exception): |FS\d{3}$")  # with tests of their own
+COMMANDS = "python|fsdp2|torchrun|pip|generate|lint|validate|explain|inspect"
+ELSEWHERE = re.compile(rf"({COMMANDS}) |-|#|\w*(Error|Exception): |FS\d{3}$")  # with tests of their own
 
 
 def spans(page: Page) -> list[str]:

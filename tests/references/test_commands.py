@@ -49,6 +49,7 @@ def commands(page: Page) -> list[str]:
     shown = [block.text.replace("\\\n", " ") for block in page.blocks if block.language == "bash"]
     lines = [line for text in shown for line in text.splitlines()]
     lines += re.findall(r"`((?:python|fsdp2|torchrun) [^`]+)`", page.prose)
+    lines += [f"fsdp2 {line}" for line in re.findall(rf"`((?:{'|'.join(VERBS)}) [^`]+)`", page.prose)]
     return [line for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
@@ -87,6 +88,17 @@ def options(words: list[str]) -> set[str]:
 def test_every_command_is_one_that_its_help_knows(page: Page) -> None:
     for line in commands(page):
         check(line)
+
+
+def test_every_script_that_a_page_has_generated_is_generated(tmp_path: Path) -> None:
+    """With the values that it gives to the options."""
+    shown = {line.partition("generate")[2] for page in pages() for line in commands(page) if "> generate" in line}
+    assert len(shown) >= 8
+    for number, line in enumerate(sorted(shown)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        written = fsdp2("generate", *shlex.split(line, comments=True), cwd=folder)
+        assert written.returncode == 0, (line, written.stderr)
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.path.stem)
