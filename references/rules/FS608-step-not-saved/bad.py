@@ -43,8 +43,8 @@ def main() -> None:
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(folder)
 
-    train(folder[0], stop=2)  # and is killed
-    done = train(folder[0], resume=f"{folder[0]}/step-2")
+    train(f"{folder[0]}/first", stop=2)  # and is killed
+    done = train(f"{folder[0]}/second", resume=f"{folder[0]}/first/step-2")
     if dist.get_rank() == 0:
         print(f"steps of {STEPS} that the optimizer has made: {done}")
         shutil.rmtree(folder[0])
