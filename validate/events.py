@@ -144,6 +144,15 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unset:
+    """What in a module still holds what `to_empty` left there, by name; `everything`: all of its parameters do."""
+
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What all events have: their place in the order of the trace, where and under what circumstances they happen."""
 
@@ -338,6 +347,40 @@ class Materialised(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cast(Event):
+    """The parameters of a module were given a dtype (`module.to(torch.bfloat16)`, `module.half()`).
+
+    `dtype` without the `torch.`, None where unknown.
+    """
+
+    module: Ref
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached(Event):
+    """A module became part of another one, in which something is sharded already.
+
+    `parameters`: names of trainable parameters in it that no sharded module manages.
+    """
+
+    module: Ref
+    to: Ref
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrapperApiUsed(Event):
+    """Something of FSDP1's wrapper class, by its dotted name, was used on a module that `fully_shard` has sharded.
+
+    Asking whether the module is such a wrapper (`isinstance`) is none: programs that can do both ask.
+    """
+
+    module: Ref
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled(Event):
     """`torch.compile(module)` (`wrapped`: the program holds another object now) or `module.compile()`."""
 
@@ -366,8 +409,9 @@ class ForwardEntered(Event):
 
     `sharded`: it, or something inside it, is an FSDP module. `uncovered`: names of trainable parameters in it that no
     sharded module manages; None where unknown. `borrows` (reader): the sharded module around it that manages its
-    parameters, where nothing in it is sharded. `drops`: a layer in it leaves out values at random
-    (dropout) while it is trained; None where unknown.
+    parameters, where nothing in it is sharded. `drops`: a layer in it leaves out values at random (dropout) while it is
+    trained; None where unknown. `on_meta`: its parameters are on the meta device still. `unset`: what in it was never
+    given a value; None where there is no such thing, or none that is known.
     """
 
     module: Ref
@@ -375,6 +419,8 @@ class ForwardEntered(Event):
     uncovered: tuple[str, ...] | None = None
     borrows: Ref | None = None
     drops: bool | None = None
+    on_meta: bool = False
+    unset: Unset | None = None
 
     @property
     def collective(self) -> bool:
@@ -466,13 +512,15 @@ class RandomStateTaken(Event):
 class OptimizerBuilt(Event):
     """`modules`: those whose parameters it was given.
 
-    `stateless`: it keeps no state by construction (SGD without momentum).
+    `stateless`: it keeps no state by construction (SGD without momentum). `dtype`: of the parameters that it steps,
+    where all are known to have the same; None too for an optimizer that is not torch's own.
     """
 
     optimizer: Ref
     cls: str
     modules: tuple[Ref, ...] = ()
     stateless: bool = False
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     AsyncSaved,
+    Attached,
     Awaited,
     Backward,
+    Cast,
     CollectiveCalled,
     Compiled,
     DeviceSet,
@@ -42,6 +44,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     TorchLoaded,
     TorchSaved,
     Via,
+    WrapperApiUsed,
 )
 
 from ..runs import PREPARED, only, traces_of
@@ -299,3 +302,27 @@ def test_a_device_that_is_set_is_seen(tmp_path: Path) -> None:
             torch.cuda.set_device(0)
     """
     assert isinstance(only(traces_of(tmp_path, script, nproc=1)[0], DeviceSet), Event)
+
+
+@pytest.mark.slow
+def test_what_is_done_to_a_sharded_model_is_seen(tmp_path: Path) -> None:
+    script = """
+        import contextlib
+        from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+        model = shard(Model())
+        model.to("cpu")
+        model.to(dtype=torch.float64).half()
+        model.head = nn.Linear(8, 8)
+        model.other = nn.ReLU()
+        torch.optim.AdamW(model.blocks.parameters())
+        torch.optim.AdamW(model.parameters())
+        with contextlib.suppress(KeyError):
+            FullyShardedDataParallel.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    """
+    trace = traces_of(tmp_path, script, nproc=1)[0]
+    assert [(c.module.name, c.dtype) for c in trace.of(Cast)] == [("model", "float64"), ("model", "float16")]
+    attached = only(trace, Attached)
+    assert (attached.module.name, attached.to.name) == ("model.head", "model")
+    assert attached.parameters == ("weight", "bias")
+    assert [o.dtype for o in trace.of(OptimizerBuilt)] == ["float16", None]
+    assert only(trace, WrapperApiUsed).name == "FullyShardedDataParallel.set_state_dict_type"

@@ -22,7 +22,7 @@ from ..events import (
 from .entries import Reader
 from .frames import on_behalf_of_helpers, program_frame
 from .measure import Meter
-from .modules import Modules
+from .modules import Modules, dtype_name
 from .observer import Call, Handler, Observer
 from .reductions import Reductions
 from .sharding import Forwards
@@ -48,7 +48,21 @@ def install(
         refs = tuple(modules.ref(m, frame) for m in modules.owning(parameters_of(optimizer)))
         plain = type(optimizer) is torch.optim.SGD and all(not g.get("momentum") for g in optimizer.param_groups)
         ref = observer.ref(optimizer, frame, type(optimizer).__name__)
-        observer.emit(OptimizerBuilt, frame, optimizer=ref, cls=type(optimizer).__name__, modules=refs, stateless=plain)
+        observer.emit(
+            OptimizerBuilt,
+            frame,
+            optimizer=ref,
+            cls=type(optimizer).__name__,
+            modules=refs,
+            stateless=plain,
+            dtype=dtype(optimizer),
+        )
+
+    def dtype(optimizer: Optimizer) -> str | None:
+        """The dtype of all that one of torch's own optimizers steps, None where they are several."""
+        own = type(optimizer).__module__.startswith("torch.optim.")
+        found = {dtype_name(p.dtype) for p in parameters_of(optimizer) if p.requires_grad}
+        return found.pop() if own and len(found) == 1 else None
 
     def scheduler_built(call: Call) -> Handler:
         yield

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..events import ModuleBuilt, Ref
+from ..events import Attached, ModuleBuilt, Ref
 from .frames import program_frame
 from .identity import Objects
 from .observer import Observer
@@ -49,11 +49,22 @@ class Modules:
     def _own(self, module: nn.Module, parameter: nn.Parameter) -> None:
         self._owners[id(parameter)] = weakref.ref(module), parameter.shape
 
-    def _module_registered(self, module: nn.Module, name: str, submodule: nn.Module | None) -> None:  # noqa: ARG002
+    def _module_registered(self, module: nn.Module, name: str, submodule: nn.Module | None) -> None:
         if self._observer.recorder.own and submodule is not None:
             self._begin(module)
+            self._attached(module, name, submodule)
             if (holder := self._observer.identities.known(module)) is not None and holder.id in self._mentioned:
                 self._write_tree(module)  # the shape of a model that was mentioned has changed
+
+    def _attached(self, module: nn.Module, name: str, submodule: nn.Module) -> None:
+        """Write that a module with trainable parameters of its own became part of a sharded one."""
+        if isinstance(submodule, FSDPModule) or not any(map(self._managed.get, module.modules())):
+            return
+        uncovered = self.uncovered(submodule)
+        if uncovered and (frame := program_frame(building=module)) is not None:
+            held = self._observer.ref(submodule, frame, name)
+            outer = self.ref(module, frame)
+            self._observer.emit(Attached, frame, module=held, to=outer, parameters=uncovered)
 
     def _begin(self, module: nn.Module) -> None:
         if self._built.get(module) is None:
@@ -199,6 +210,11 @@ def original_class(module: nn.Module) -> type:
 def class_name(module: nn.Module) -> str:
     """The name of that class."""
     return original_class(module).__name__
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as events call it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def has_sharded(module: nn.Module) -> bool:

@@ -161,9 +161,10 @@ class Observer:
             self._advance(steps, result)
             return result
 
+        static = isinstance(original, staticmethod)
         for owner in owners:
-            if getattr(owner, name, None) is original:
-                setattr(owner, name, wrapper)
+            if getattr(owner, name, None) is (original.__func__ if static else original):
+                setattr(owner, name, staticmethod(wrapper) if static else wrapper)
 
     def _advance(self, steps: Handler, result: Any = None) -> None:
         def send() -> None:

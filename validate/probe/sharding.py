@@ -15,12 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    FullyShardedDataParallel,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as nn_module
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from ..events import (
     ActivationsCheckpointed,
+    Cast,
     Compiled,
     EntryRegistered,
     ForwardBypassed,
@@ -30,9 +38,11 @@ from ..events import (
     Resharded,
     Sharded,
     Unsharded,
+    WrapperApiUsed,
 )
 from .frames import caller, program_frame, programs
-from .modules import Modules, drops, has_blocks, has_sharded
+from .initial import Blanks
+from .modules import Modules, drops, dtype_name, has_blocks, has_sharded, parameters
 from .observer import Call, Handler, Observer
 
 FULLY_SHARD = (  # where torch exports it, now or once
@@ -40,6 +50,14 @@ FULLY_SHARD = (  # where torch exports it, now or once
     "torch.distributed.fsdp._fully_shard",
     "torch.distributed._composable.fsdp",
     "torch.distributed._composable.fsdp.fully_shard",
+)
+_CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
+_OF_WRAPPER = (
+    "state_dict_type",
+    "set_state_dict_type",
+    "summon_full_params",
+    "optim_state_dict",
+    "full_optim_state_dict",
 )
 _DYNAMO = str(Path(torch.__file__).parent / "_dynamo")
 _MODULE_FILE = nn_module.__file__
@@ -67,13 +85,33 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
             )
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
-        for module, parameters in before:
-            modules.sharded(module, parameters)
+        for module, earlier in before:
+            modules.sharded(module, earlier)
             forwards.watch(module)
 
     def materialised(call: Call) -> Handler:
         observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
         yield
+        forwards.blanks.mark(call.args[0], recurse=call["recurse"])
+
+    def cast(dtype_of: Callable[[Call], torch.dtype | None]) -> Callable[[Call], Handler]:
+        def handle(call: Call) -> Handler:
+            module, dtype = call.args[0], dtype_of(call)
+            if dtype is not None and any(p.requires_grad and p.is_floating_point() for p in parameters(module)):
+                observer.emit(Cast, call.frame, module=modules.ref(module, call.frame), dtype=dtype_name(dtype))
+            yield
+
+        return handle
+
+    def wrapper_used(name: str) -> Callable[[Call], Handler]:
+        def handle(call: Call) -> Handler:
+            module = call["module"] if call["module"] is not None else call["model"]
+            if isinstance(module, nn.Module) and isinstance(module, FSDPModule):
+                ref = modules.ref(module, call.frame)
+                observer.emit(WrapperApiUsed, call.frame, module=ref, name=f"FullyShardedDataParallel.{name}")
+            yield
+
+        return handle
 
     def compiled(call: Call) -> Handler:
         if isinstance(call["model"], nn.Module):
@@ -115,6 +153,11 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     observer.wrap([FSDPModule], "unshard", gathered)
     observer.wrap([FSDPModule], "reshard", resharded)
     observer.wrap([nn.Module], "to_empty", materialised)
+    observer.wrap([nn.Module], "to", cast(lambda call: torch._C._nn._parse_to(*call.args[1:], **call.kwargs)[1]))
+    for name, dtype in _CASTS.items():
+        observer.wrap([nn.Module], name, cast(functools.partial(_given, dtype)))
+    for name in _OF_WRAPPER:
+        observer.wrap([FullyShardedDataParallel], name, wrapper_used(name))
     observer.wrap([nn.Module], "compile", compiled_in_place)
     observer.wrap([torch], "compile", compiled)
     observer.wrap([CheckpointWrapper], "__init__", recomputed, by_program=False)
@@ -128,6 +171,10 @@ def _module(name: str) -> Any:
     return sys.modules[name]  # a package may hold a function under its submodule's name
 
 
+def _given(dtype: torch.dtype, _call: Call) -> torch.dtype:
+    return dtype
+
+
 class Forwards:
     """Watches `forward` of FSDP modules, through the class that `fully_shard` makes for each of their classes."""
 
@@ -136,11 +183,15 @@ class Forwards:
         self._modules = modules
         self._watched = set[type]()
         self._entered_before = set[int]()  # ids of the refs of modules
+        self.blanks = Blanks()
+        self._guard: RemovableHandle | None = None
         self._here = threading.local()  # depth of FSDP forwards, and the frame of the last call found from inside
 
     def watch(self, module: nn.Module) -> None:
         """Watch the class of a module that was just sharded."""
         cls = type(module)
+        if self._guard is None and any(p.is_meta for p in parameters(module)):
+            self._guard = register_module_forward_pre_hook(self._about_to_enter)
         if not isinstance(module, FSDPModule) or cls in self._watched or "forward" in vars(cls):
             return
         self._watched.add(cls)
@@ -191,18 +242,32 @@ class Forwards:
             self._here.call = call  # its other FSDP modules are not entered by the program; kept until backward
         return self.entered(outermost, place)
 
+    def _about_to_enter(self, module: nn.Module, _inputs: Any) -> None:
+        """A module is called before whose first call FSDP raises where parameters are on the meta device still."""
+        if not self._observer.recorder.own:
+            return
+        try:
+            if self._guard is not None:
+                self._guard.remove()
+            if any(p.is_meta for p in parameters(module)) and (place := program_frame()) is not None:
+                ref = self._modules.ref(module, place)
+                self._observer.emit(ForwardEntered, place, module=ref, sharded=has_sharded(module), on_meta=True)
+        except Exception:
+            self._observer.failed()
+
     def entered(self, module: nn.Module, place: FrameType) -> int:
         """Write that the program called a module."""
         ref = self._modules.ref(module, place)
-        uncovered = self._modules.uncovered(module) if ref.id not in self._entered_before else None
+        first = ref.id not in self._entered_before
         self._entered_before.add(ref.id)
         order = self._observer.emit(
             ForwardEntered,
             place,
             module=ref,
             sharded=has_sharded(module),
-            uncovered=uncovered,
-            drops=None if uncovered is None else drops(module),
+            uncovered=self._modules.uncovered(module) if first else None,
+            drops=drops(module) if first else None,
+            unset=self.blanks.left(module) if first else None,
         )
         self._observer.entered(order)
         return order

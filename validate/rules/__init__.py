@@ -22,7 +22,14 @@ from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
 from .durability import PublishedCheckpointOverwritten
 from .export import FsdpStateChangedByReading, FullStateOnEveryRank, UnsafeUnpickling
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
+from .initialisation import (
+    BuffersLeftUninitialised,
+    InitialisationMissesParameters,
+    MaterialisedNeverInitialised,
+    MetaNeverMaterialised,
+)
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
+from .layout import AttachedAfterSharding, WrapperApiOnSharded
 from .loading import (
     CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
@@ -35,6 +42,7 @@ from .loading import (
     SavedKeysNotRequested,
 )
 from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
+from .numbers import CastAfterSharding, LowPrecisionMasters
 from .omissions import RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 from .saving import (
@@ -55,8 +63,16 @@ RULES: tuple[Rule, ...] = (
     RootNotSharded(),
     RootOnlySharded(),
     ShardedTopDown(),
+    AttachedAfterSharding(),
+    CastAfterSharding(),
+    LowPrecisionMasters(),
     HardCodedMeshSize(),
+    WrapperApiOnSharded(),
     CheckpointWrapperAfterSharding(),
+    MetaNeverMaterialised(),
+    MaterialisedNeverInitialised(),
+    BuffersLeftUninitialised(),
+    InitialisationMissesParameters(),
     OptimizerBeforeSharding(),
     OptimizerOverUnshardedParameters(),
     ForwardIsBypassed(),

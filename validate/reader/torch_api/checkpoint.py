@@ -34,6 +34,7 @@ from ..values import (
     members,
     single,
 )
+from ..walk import contents
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
@@ -295,6 +296,7 @@ def _load(call: Call) -> Value:
             call_value(walk, method, Call(walk, call.node, [known if known is not None else walk.unknown()], {}))
     if given is not None:
         _filled(walk, given)
+        contents.fill(walk, given, "loaded")
     return NONE
 
 

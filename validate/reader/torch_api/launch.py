@@ -20,6 +20,7 @@ from ...events import (
     SignalHandled,
 )
 from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, members, single
+from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
 from ..walk.escapes import escape
@@ -282,6 +283,8 @@ def _collective(call: Call) -> Value:
         of = reduce_in_place(walk, call.node.args[0], call.args[0])
     else:
         of = refs(local) if (local := part_in(walk, *call.everything())) is not None else ()
+    for value in call.everything():
+        contents.fill(walk, value)
     walk.emit(CollectiveCalled, call.node, op=op, group=group, of=of)
     for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
         if isinstance(value, Obj) and value.what is What.LIST:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from ...events import (
+    Cast,
     Compiled,
     Form,
     GradientsCleared,
@@ -31,12 +32,13 @@ from ..values import (
     members,
     single,
 )
+from ..walk import contents, dtypes
 from ..walk.assignment import set_attribute
 from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, walk_forward
 from ..walk.core import Walk
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
-from ..walk.structure import children, descendants
+from ..walk.structure import attach, children, descendants
 from .applied import flag, of_given
 from .table import anything, api, method
 
@@ -50,7 +52,10 @@ def built(call: Call, module: Obj, name: str) -> None:
         named = device.data if isinstance(device, Obj) else single(device)
         meta = named == "meta" if isinstance(named, str) else None
     if meta:
-        walk.establish(module, "meta")
+        contents.empty(walk, module, "meta")
+    dtype = dtypes.named(call.kwargs.get("dtype") or call.kwargs.get("torch_dtype")) if not walk.building else None
+    if (dtype := dtype or dtypes.default(walk)) is not None:
+        dtypes.give(walk, module, dtype)
     walk.emit(ModuleBuilt, call.node, module=walk.ref(module), cls=name, meta=meta)
 
 
@@ -173,6 +178,8 @@ def _attach(call: Call, module: Obj) -> Value:
     if content is not None:
         is_many = ast.unparse(call.node.func).endswith("extend") if isinstance(call.node, ast.Call) else False
         new = list(iterate(walk, value).values) if is_many else [value]
+        for item in new:
+            attach(walk, call.node, module, item)
         if walk.loops:  # a list that grows in a loop: one stands for all that this place makes
             new = [Obj(v.id, v.what, v.cls, True, v.parent, v.data) if isinstance(v, Obj) else v for v in new]
         _hold_all(walk, module, new)
@@ -180,6 +187,7 @@ def _attach(call: Call, module: Obj) -> Value:
     elif isinstance(name, str) and len(call.args) > 1:
         set_attribute(walk, module, name, value, call.node)
     else:
+        attach(walk, call.node, module, value)
         walk.hold(module, value)
         walk.establish(module, "open")
     return module
@@ -189,7 +197,23 @@ def _attach(call: Call, module: Obj) -> Value:
 def _register_parameter(call: Call, module: Obj) -> Value:
     name = call.constant(0, "name")
     if isinstance(name, str) and len(call.args) > 1:
-        call.walk.store.set((module.id, "." + name), call.args[1])
+        set_attribute(call.walk, module, name, call.args[1], call.node)
+    else:
+        contents.fill(call.walk, module)
+    return NONE
+
+
+@method(What.MODULE, "register_buffer")
+def _register_buffer(call: Call, module: Obj) -> Value:
+    walk = call.walk
+    name, given = call.constant(0, "name"), call.get(1, "tensor")
+    if not isinstance(name, str):
+        contents.fill(walk, module)
+    elif given is not None:
+        made: Value = given if given == NONE else walk.unknown(contents.BUFFER)
+        if isinstance(made, Obj) and call.constant(2, "persistent") is False:
+            walk.establish(made, "not persistent")
+        set_attribute(walk, module, name, made, call.node)
     return NONE
 
 
@@ -318,16 +342,10 @@ def _of_unknown_mapping(call: Call, receiver: Value) -> Value | None:
 
 @method(
     What.MODULE,
-    "to",
     "cuda",
     "cpu",
     "train",
     "eval",
-    "half",
-    "bfloat16",
-    "float",
-    "double",
-    "type",
     "share_memory",
     "xpu",
 )
@@ -335,11 +353,47 @@ def _same(_call: Call, module: Obj) -> Value:
     return module
 
 
+@method(What.MODULE, "half", "bfloat16", "float", "double", "type")
+def _cast(call: Call, module: Obj) -> Value:
+    name = _method_name(call)
+    _give_dtype(call, module, dtypes.named(call.get(0, "dst_type") if name == "type" else External(f"torch.{name}")))
+    return module
+
+
+@method(What.MODULE, "to")
+def _to(call: Call, module: Obj) -> Value:
+    given = call.kwargs.get("dtype")
+    asked = [given] if given is not None else [v for v in call.args if dtypes.named(v) is not None]
+    if asked:
+        _give_dtype(call, module, dtypes.named(asked[0]))
+    elif call.open or not all(_is_device(v) for v in call.args[:1]) or len(call.args) > 1:
+        dtypes.forget(call.walk, module)
+    return module
+
+
+def _is_device(value: Value) -> bool:
+    return isinstance(single(value), str | int) or (isinstance(value, Obj) and value.what is What.DEVICE)
+
+
+def _give_dtype(call: Call, module: Obj, dtype: str | None) -> None:
+    walk = call.walk
+    if not walk.fact(module, "frozen"):
+        walk.emit(Cast, call.node, module=walk.ref(module), dtype=dtype)
+    dtypes.give(walk, module, dtype)
+
+
+@api("torch.set_default_dtype")
+def _set_default_dtype(call: Call) -> Value:
+    dtypes.set_default(call.walk, call.get(0, "d"))
+    return NONE
+
+
 @method(What.MODULE, "apply")
 def _apply(call: Call, module: Obj) -> Value:
     from ..walk.calls import callbacks
 
     callbacks(call, call.everything())
+    contents.fill(call.walk, module)
     return module
 
 
@@ -356,12 +410,16 @@ def _requires_grad_of_tensors(call: Call, receiver: Value) -> Value | None:
         for owner in receiver.of:
             call.walk.establish(owner, "frozen")
         return receiver
+    if isinstance(receiver, Tensors):
+        for owner in receiver.of:
+            call.walk.establish(owner, "partly frozen")
     return None
 
 
 @method(What.MODULE, "to_empty")
 def _to_empty(call: Call, module: Obj) -> Value:
     call.walk.emit(Materialised, call.node, module=call.walk.ref(module))
+    contents.empty(call.walk, module)
     return module
 
 
@@ -467,6 +525,7 @@ def _copied(call: Call) -> Value:
 @method(What.MODULE, "state_dict")
 def _state_dict(call: Call, module: Obj) -> Value:
     walk = call.walk
+    contents.fill(walk, module, "loaded")  # the program may write into the tensors of its state
     form = walk.form_of(module)
     data = StateData((module,), Kind.MODEL, form, Via.METHOD, False, False, True if form is Form.SHARDED else None)
     state = walk.new(What.STATE, data=data)
@@ -478,6 +537,7 @@ def _state_dict(call: Call, module: Obj) -> Value:
 def _load_state_dict(call: Call, target: Obj) -> Value:
     walk = call.walk
     state = call.get(0, "state_dict")
+    contents.fill(walk, target, "loaded")
     known = state if isinstance(state, Obj) else None
     walk.emit(
         StateApplied,

@@ -17,6 +17,7 @@ from ...events import (
     Via,
 )
 from ..values import NONE, Const, External, Obj, StateData, Tuple, Value, What, members
+from ..walk import dtypes
 from ..walk.calls import Call, call_value
 from ..walk.core import Walk, owners
 from ..walk.escapes import escape
@@ -78,8 +79,17 @@ def built(call: Call, optimizer: Obj, cls: str) -> None:
         modules=tuple(walk.ref(m) for m in modules),
         stateless=cls == "SGD" and not call.open and call.constant(2, "momentum") in (None, 0, 0.0)
         and call.get(2, "momentum") is None,
+        dtype=_dtype(call, modules),
     )  # fmt: skip
     walk.store.set((optimizer.id, "%modules"), walk.new_list(modules))
+
+
+def _dtype(call: Call, modules: list[Obj]) -> str | None:
+    """The dtype of all parameters given to an optimizer of torch's own, None where not known."""
+    if not call.name.startswith("torch.optim."):
+        return None
+    found = {dtypes.dtype_of(call.walk, module) for module in modules}
+    return found.pop() if len(found) == 1 else None
 
 
 def managed(walk: Walk, optimizer: Obj) -> list[Obj]:

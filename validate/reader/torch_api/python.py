@@ -28,14 +28,16 @@ from ..values import (
     single,
     union,
 )
-from ..walk import division
+from ..walk import contents, division
 from ..walk.assignment import extend, set_attribute
-from ..walk.calls import Call, call_library, call_value
+from ..walk.calls import Call, call_library, call_value, find_method
+from ..walk.classes import lineage
 from ..walk.core import parts
 from ..walk.filled import put, read
 from ..walk.lookup import attribute
 from ..walk.loops import iterate
 from ..walk.parts import part_in, read_part
+from ..walk.structure import CONTAINERS, WITH_PARAMETERS, WITHOUT_PARAMETERS
 from .table import anything, api, method
 
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
@@ -236,6 +238,7 @@ def _setattr(call: Call) -> Value:
         set_attribute(call.walk, call.args[0], name, call.args[2], call.node)
     elif call.args and isinstance(call.args[0], Obj):
         call.walk.establish(call.args[0], "open")
+        contents.fill(call.walk, call.args[0])
         for _, v in members(call.args[-1]):
             if isinstance(v, Obj):
                 call.walk.hold(call.args[0], v)
@@ -246,7 +249,27 @@ def _setattr(call: Call) -> Value:
 def _asked(call: Call) -> Value:
     if call.args and isinstance(call.args[0], Part) and call.name == "builtins.hasattr":
         return Const(call.args[0].pending)  # a DTensor, which is what it is asked for
+    if call.name == "builtins.hasattr" and (has := _has_initialiser(call)) is not None:
+        return Const(has)
     return call.walk.sym("asked", ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else "", *call.args)
+
+
+def _has_initialiser(call: Call) -> bool | None:
+    """Whether a module has a method to set its own parameters, None where unknown."""
+    module, name = call.get(0, "obj"), call.constant(1, "name")
+    if not isinstance(module, Obj) or call.walk.what(module) is not What.MODULE or name != "reset_parameters":
+        return None
+    if isinstance(module.cls, External) and module.cls.name.startswith("torch.nn."):
+        short = module.cls.name.rpartition(".")[2]
+        if module.cls.name in CONTAINERS or short in WITHOUT_PARAMETERS:
+            return False
+        return True if short in WITH_PARAMETERS and short != "MultiheadAttention" else None
+    if isinstance(module.cls, Class) and find_method(call.walk, module, name) is not None:
+        return True
+    if isinstance(module.cls, Class) and lineage(module.cls)[1]:
+        plain = [base for base in lineage(module.cls)[0] if isinstance(base, External)]
+        return False if all(base.name == "torch.nn.Module" for base in plain) else None
+    return None
 
 
 @api("builtins.vars", "builtins.object", "builtins.super")

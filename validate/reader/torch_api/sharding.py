@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Resharded, Sharded, Unsharded
+import ast
+
+from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Resharded, Sharded, Unsharded, WrapperApiUsed
 from ..values import NONE, Const, External, Obj, Tuple, Value, What, members, single
 from ..walk.calls import Call
 from ..walk.core import owners, parts
 from ..walk.structure import has_blocks, uncovered
+from ..walk.uses import doubted, lacks
 from .modules import as_modules
 from .table import anything, api, method
 
@@ -79,6 +82,37 @@ def _register(call: Call) -> Value:
         walk.emit(EntryRegistered, call.node, module=walk.ref(module), method=name if isinstance(name, str) else None)
         walk.establish(module, f"registered.{name}")
     return NONE
+
+
+_FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+_OF_WRAPPER = (  # what FSDP1's wrapper class does to the module that it is given
+    "full_optim_state_dict", "sharded_optim_state_dict", "optim_state_dict", "optim_state_dict_to_load",
+    "scatter_full_optim_state_dict", "shard_full_optim_state_dict", "set_state_dict_type", "state_dict_type",
+    "get_state_dict_type", "summon_full_params",
+)  # fmt: skip
+_OF_WRAPPED = ("no_sync", "clip_grad_norm_", "summon_full_params", "check_is_root")
+
+
+@api(*(f"{_FSDP1}.{name}" for name in _OF_WRAPPER))
+def _of_wrapper(call: Call) -> Value:
+    walk = call.walk
+    for module in as_modules(walk, call.get(0, "model") or call.get(0, "module")):
+        if walk.fact(module, "sharded") and not doubted(walk, call.node):
+            name = f"FullyShardedDataParallel.{call.name.rpartition('.')[2]}"
+            walk.emit(WrapperApiUsed, call.node, module=walk.ref(module), name=name)
+    return walk.unknown()
+
+
+@method(What.MODULE, *_OF_WRAPPED)
+def _of_wrapped(call: Call, module: Obj) -> Value:
+    """Methods of FSDP1's wrapper, which a program may have given to a class of its own too."""
+    walk = call.walk
+    func = call.node.func if isinstance(call.node, ast.Call) else None
+    if call.one_of_several:  # a wrapper on another branch
+        return walk.unknown()
+    if walk.fact(module, "sharded") and isinstance(func, ast.Attribute) and lacks(walk, module, func):
+        walk.emit(WrapperApiUsed, call.node, module=walk.ref(module), name=func.attr)
+    return walk.unknown()
 
 
 @anything("set_requires_gradient_sync")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...events import Form, Kind, StateApplied, StateTaken, Via
 from ..values import NONE, Const, External, Obj, OptionsData, StateData, Tuple, Value, What, members
+from ..walk import contents
 from ..walk.calls import Call
 from ..walk.core import Walk
 from .applied import flag, of_given
@@ -67,6 +68,8 @@ def _in_force(walk: Walk, options: Obj, name: str, built: bool | None) -> bool |
 def _take(call: Call, modules: list[Obj], of: list[Obj], kind: Kind, options: OptionsData) -> Obj:
     """The state dict of `of`, an object of a training run whose model is `modules`."""
     walk = call.walk
+    for obj in of:
+        contents.fill(walk, obj, "loaded")  # the program may write into the tensors of its state
     forms = {walk.form_of(module) for module in modules}
     form = Form.FULL if options.full else Form.UNKNOWN if options.full is None or len(forms) != 1 else forms.pop()
     aliased = (
@@ -127,6 +130,8 @@ def _get_both(call: Call) -> Value:
 
 def _apply(call: Call, to: list[Obj], state: Value | None, options: OptionsData) -> None:
     walk = call.walk
+    for obj in to:
+        contents.fill(walk, obj, "loaded")
     given = [v for _, v in members(state) if isinstance(v, Obj)] if state is not None else []
     walk.emit(
         StateApplied,

@@ -20,10 +20,12 @@ from ..values import (
     single,
     union,
 )
+from . import contents, dtypes
 from .calls import Call, call_value, find_method
 from .core import Walk
 from .escapes import escape_one
 from .loops import Iteration
+from .structure import attach
 
 _CONTAINER_LIMIT = 24  # elements that are kept of a list that grows
 
@@ -96,8 +98,11 @@ def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: as
         if walk.what(outer) is What.SCHEDULER and outer != walk.frame.receiver:
             walk.escape(node, outer)  # the program sets its count, or replaces what it does
         is_module = walk.what(outer) is What.MODULE
+        if is_module:
+            attach(walk, node, outer, value)
         if is_module or outer.what is What.OPAQUE:
             walk.hold(outer, value)
+        contents.assigned(walk, outer, name, value)
         if is_module:
             attached = [v for _, v in members(value) if isinstance(v, Obj)]
             names = walk.store.get((outer.id, "%children"))
@@ -112,6 +117,12 @@ def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: as
     if isinstance(receiver, Tensors) and name == "requires_grad" and single(value) is False:
         for owner in receiver.of:
             walk.establish(owner, "frozen")
+    elif isinstance(receiver, Tensors) and name == "requires_grad":
+        for owner in receiver.of:
+            walk.establish(owner, "partly frozen")
+    elif isinstance(receiver, Tensors):
+        contents.fill(walk, receiver)
+        dtypes.forget(walk, receiver)
 
 
 def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) -> None:
@@ -120,10 +131,12 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
         from ..torch_api.launch import environment_set
 
         environment_set(walk, key, node)
+    contents.fill(walk, outer)
     if not isinstance(outer, Obj):
         return
     content = walk.content(outer)
     if walk.what(outer) is What.MODULE:
+        attach(walk, node, outer, value)
         walk.hold(outer, value)
         walk.label(value, "[*]", outer)
     if isinstance(content, Items):

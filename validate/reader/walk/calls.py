@@ -31,7 +31,7 @@ from ..values import (
     single,
     union,
 )
-from . import division, uses
+from . import contents, division, dtypes, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -160,7 +160,12 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     general = ANY_METHODS.get(callee.name)
     if general is not None and (result := general(call, receiver)) is not None:
         return result
+    if what in (What.MODULE, What.OPAQUE) and not callee.name.startswith(_LEAVE_VALUES):
+        contents.fill(walk, receiver)
+        dtypes.forget(walk, receiver)
     if isinstance(receiver, Tensors):
+        if callee.name.endswith("_"):
+            contents.fill(walk, receiver)
         return receiver if callee.name in _SAME_TENSORS else walk.sym("method", callee.name, receiver)
     if isinstance(receiver, Part):
         return receiver if not receiver.pending or callee.name in _SAME_TENSORS else walk.sym()
@@ -177,6 +182,18 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     made = walk.unknown()
     walk.answers(made.id, receiver)
     return pass_on(walk, [receiver, *call.everything()], made)
+
+
+# Methods, of modules without source, that set no parameter.
+_LEAVE_VALUES = (
+    "gradient_checkpointing",
+    "enable_",
+    "disable_",
+    "tie_weights",
+    "set_requires",
+    "requires_grad",
+    "num_",
+)
 
 
 def _uses_accelerator(call: Call, method: str = "") -> None:
@@ -231,6 +248,8 @@ def enter_forward(call: Call, module: Obj) -> Value:
             uncovered=uncovered(walk, module),
             borrows=walk.ref(owner) if owner is not None else None,
             drops=drops(walk, module),
+            on_meta=contents.on_meta(walk, module),
+            unset=contents.unset(walk, module),
         )
     return walk_forward(call, module, "forward")
 
@@ -523,6 +542,9 @@ def call_library(call: Call, name: str) -> Value:
         if top != "torch" and top not in sys.stdlib_module_names:
             walk.note(call.node, f"`{name}` is of a library that the reader does not know")
     callbacks(call, call.everything())
+    if not is_standard:
+        for value in call.everything():
+            contents.fill(walk, value)
     tensors = [v for v in call.everything() if isinstance(v, Tensors)]
     if name.startswith("torch.") and tensors:
         return walk.sym()

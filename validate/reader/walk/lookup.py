@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import uses
+from . import contents, uses
 from .classes import lineage
 from .core import Walk
 
@@ -66,6 +66,8 @@ def attribute(walk: Walk, value: Value, name: str, node: ast.AST, called: bool =
 def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> Value:
     if name == "__class__" and obj.cls is not None:
         return obj.cls
+    if name in ("_parameters", "_buffers", "__dict__"):
+        contents.fill(walk, obj)
     if name == "__dict__" or (name == "training" and not called):
         return walk.sym("attribute", obj, name)
     stored = walk.attribute(obj, name)

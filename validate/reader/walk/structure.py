@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ..values import Class, Const, Elements, External, Obj, What, members
+import ast
+
+from ...events import Attached
+from ..values import Class, Const, Elements, External, Obj, Value, What, members
 from .classes import lineage
 from .core import Walk
 
-_WITHOUT_PARAMETERS = {  # modules of torch.nn that own none
+WITHOUT_PARAMETERS = {  # modules of torch.nn that own none
     "ReLU", "ReLU6", "GELU", "SiLU", "Mish", "ELU", "SELU", "LeakyReLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax",
     "Softplus",
     "Hardtanh", "Hardswish", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "Identity",
@@ -17,7 +20,7 @@ _WITHOUT_PARAMETERS = {  # modules of torch.nn that own none
     "Softmax2d",
     "PixelShuffle", "ZeroPad2d", "GLU", "Module",
 }  # fmt: skip
-_WITH_PARAMETERS = {
+WITH_PARAMETERS = {
     "Linear", "Bilinear", "Embedding", "EmbeddingBag", "LayerNorm", "RMSNorm", "GroupNorm", "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d", "SyncBatchNorm", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
@@ -31,7 +34,7 @@ _COMPOSITE = {
     "TransformerDecoder",
     "Transformer",
 }
-_CONTAINERS = {"torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict"}
+CONTAINERS = {"torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict"}
 
 
 def children(walk: Walk, module: Obj) -> tuple[list[tuple[str, Obj]], bool]:
@@ -54,7 +57,7 @@ def seen_into(module: Obj) -> bool:
     """Whether the source of the module's class, with its bases, was read."""
     if isinstance(module.cls, Class):
         return lineage(module.cls)[1]
-    return isinstance(module.cls, External) and module.cls.name in _CONTAINERS
+    return isinstance(module.cls, External) and module.cls.name in CONTAINERS
 
 
 def descendants(walk: Walk, module: Obj) -> tuple[list[Obj], bool]:
@@ -79,7 +82,18 @@ def is_leaf(module: Obj) -> bool:
     """Whether it is a module of torch.nn that holds no others that a program would shard."""
     if not isinstance(module.cls, External) or not module.cls.name.startswith("torch.nn."):
         return False
-    return module.cls.name not in _CONTAINERS and module.cls.name.rpartition(".")[2] not in _COMPOSITE
+    return module.cls.name not in CONTAINERS and module.cls.name.rpartition(".")[2] not in _COMPOSITE
+
+
+def attach(walk: Walk, node: ast.AST, outer: Obj, value: Value) -> None:
+    """A module becomes part of another one; told where it brings parameters into what is sharded already."""
+    if walk.building or walk.in_forward or not (walk.is_sharded(outer) or uncovered(walk, outer) == ()):
+        return
+    for _, v in members(value):
+        if not isinstance(v, Obj) or walk.what(v) is not What.MODULE or v.id == outer.id or walk.holds(outer, v.id):
+            continue
+        if not walk.fact(v, "elsewhere") and (names := _uncovered(walk, v, "", set())[0]):
+            walk.emit(Attached, node, module=walk.ref(v), to=walk.ref(outer), parameters=tuple(names))
 
 
 def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
@@ -112,9 +126,9 @@ def _uncovered(walk: Walk, module: Obj, prefix: str, seen: set[int]) -> tuple[li
     if is_leaf(module):
         assert isinstance(cls, External)
         short = cls.name.rpartition(".")[2]
-        if short in _WITH_PARAMETERS:
+        if short in WITH_PARAMETERS:
             return [prefix + ("in_proj_weight" if short == "MultiheadAttention" else "weight")], True
-        return [], short in _WITHOUT_PARAMETERS
+        return [], short in WITHOUT_PARAMETERS
     inner, known = children(walk, module)
     known = known and (seen_into(module) or walk.fact(module, "children sharded"))
     names = [] if walk.fact(module, "children sharded") else _own_parameters(walk, module, prefix)

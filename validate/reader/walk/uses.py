@@ -112,6 +112,20 @@ def _tested(walk: Walk, node: ast.AST) -> bool:
     )
 
 
+def doubted(walk: Walk, node: ast.AST) -> bool:
+    """Whether the program asks on the way to here what torch has, or which FSDP it is, or is ready for the failure."""
+    return _is_asked(walk, _facts(walk.frame.file.tree), node) or _is_caught(walk, False)
+
+
+def lacks(walk: Walk, module: Obj, node: ast.Attribute) -> bool:
+    """Whether a sharded module is sure not to have a method that FSDP1's wrapper has, and the program did not ask."""
+    if walk.among or _tested(walk, node) or doubted(walk, node):
+        return False
+    if isinstance(module.cls, Class):
+        return lineage(module.cls)[1]
+    return isinstance(module.cls, External) and module.cls.name.startswith("torch.nn.")
+
+
 def annotated(walk: Walk, made: Obj, cls: External) -> None:
     """A parameter is said to be of a class, which may be torch's."""
     if cls.name.startswith(table.COVERED) and table.is_class(cls.name):

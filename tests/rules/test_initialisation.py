@@ -1,0 +1,58 @@
+"""FS3 over traces written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from pytorch_fsdp2_dcp.validate.events import Escaped, ForwardEntered, Materialised, ModuleBuilt, Unset
+from pytorch_fsdp2_dcp.validate.rules import judge
+
+from .traces import BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
+
+BUILT = does(ModuleBuilt, module=MODEL, cls="Net", meta=True)
+EMPTIED = does(Materialised, module=MODEL)
+
+
+def call(unset: Unset | None = None, on_meta: bool = False) -> Step:
+    return does(ForwardEntered, module=MODEL, unset=unset, on_meta=on_meta)
+
+
+def test_a_model_is_called_on_the_meta_device() -> None:
+    assert found(BUILT, call(on_meta=True)) == [("FS301", 2)]
+    (finding,) = judge([trace(BUILT, call(on_meta=True))])
+    assert [(place.line, word) for place, word in finding.related] == [(1, "built on the meta device here")]
+    assert found(BUILT, does(Escaped, of=MODEL), call(on_meta=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("unset", "code"),
+    [
+        (Unset(everything=True), "FS302"),
+        (Unset(parameters=("head.weight",), buffers=("freqs",), everything=True), "FS302"),
+        (Unset(buffers=("freqs",)), "FS303"),
+        (Unset(parameters=("head.weight",)), "FS304"),
+    ],
+)
+def test_what_was_left_is_told_at_the_to_empty_that_left_it(unset: Unset, code: str) -> None:
+    assert found(BUILT, EMPTIED, call(unset)) == [(code, 2)]
+    assert found(BUILT, does(Materialised, module=HEAD), does(Materialised, module=OTHER), call(unset)) == [(code, 2)]
+
+
+def test_parameters_and_buffers_that_are_left_are_two_mistakes() -> None:
+    both = Unset(parameters=("a", "b", "c", "d"), buffers=("freqs",))
+    assert found(EMPTIED, call(both)) == [("FS303", 1), ("FS304", 1)]
+    message = judge([trace(EMPTIED, call(both))])[1].message
+    assert "`a`, `b`, `c` and 1 more" in message
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (EMPTIED, call()),
+        (call(Unset(everything=True)), EMPTIED),
+        (does(Materialised, module=OTHER), call(Unset(everything=True))),
+        (EMPTIED, does(Escaped, of=MODEL), call(Unset(everything=True))),
+        (EMPTIED, does(ForwardEntered, module=BLOCKS)),
+    ],
+)
+def test_nothing_is_known_to_be_left(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []

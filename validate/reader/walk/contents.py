@@ -1,0 +1,179 @@
+"""Whether the parameters and buffers of a module hold what the program meant.
+
+On the meta device they hold nothing, `to_empty` leaves in them whatever was in memory, and then something has to fill
+each of them. Whatever might do that is taken to do it: an initialiser, a method whose source is not known, code that
+could not be followed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ...events import Unset
+from ..values import Class, External, Obj, Tensors, Tuple, Value, What, members
+from . import dtypes
+from .classes import lineage
+from .core import Walk, parts
+from .structure import WITH_PARAMETERS, children, is_leaf
+
+PARAMETER, BUFFER = External("torch.nn.Parameter"), External("torch.nn.Buffer")
+
+
+def is_tensor(value: Value) -> bool:
+    """Whether it is a parameter or a buffer that the program made itself."""
+    return isinstance(value, Obj) and value.cls in (PARAMETER, BUFFER)
+
+
+# --- what happens to a module ---
+
+
+def empty(walk: Walk, module: Obj, fact: str = "emptied") -> None:
+    """What was in the module is gone by `to_empty`, or (`meta`) was never there."""
+    for m in list(walk.modules.values()):
+        if m.id == module.id or walk.holds(module, m.id):
+            for obj in (m, *_own(walk, m)):
+                for name in ("%filled", "%loaded"):
+                    if walk.store.get((obj.id, name)) is not None:
+                        walk.store.set((obj.id, name), None)
+    walk.establish(module, fact)
+
+
+def assigned(walk: Walk, outer: Obj, name: str, value: Value) -> None:
+    """`outer.name = value`, of which one may be a tensor."""
+    if is_tensor(value):
+        fill(walk, value)
+    elif name == "data" or is_tensor(outer) or (name in ("weight", "bias") and not isinstance(outer.cls, Class)):
+        fill(walk, outer)
+        dtypes.forget(walk, outer)
+
+
+def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
+    """These tensors, or those of these modules, may get values here.
+
+    `fact`: "loaded" where only what a state dict holds does, which buffers that are not persistent are not.
+    """
+    todo, seen = [value], set[int]()
+    while todo:
+        for _, v in members(todo.pop()):
+            if isinstance(v, Tensors):
+                todo += v.of
+            elif isinstance(v, Tuple):
+                todo += v.items
+            elif isinstance(v, Obj) and v.id not in seen:
+                seen.add(v.id)
+                owner = _owner(walk, v)
+                if owner is not None:
+                    walk.establish(owner, fact)
+                elif v.what in (What.LIST, What.DICT):
+                    todo += parts(walk, v)
+
+
+def _owner(walk: Walk, obj: Obj) -> Obj | None:
+    """The module, or the tensor of one, that a value is or was found in."""
+    at: Obj | None = obj
+    while at is not None:
+        if is_tensor(at) or walk.what(at) is What.MODULE:
+            return at
+        at = at.parent[0] if at.parent is not None else None
+    return None
+
+
+# --- what is known of it in the end ---
+
+
+def on_meta(walk: Walk, module: Obj) -> bool:
+    """Whether the module was built on the meta device and nothing can have taken it from there."""
+    if not walk.fact(module, "meta"):
+        return False
+    return not any(
+        walk.fact(m, fact) for m in _around(walk, module) for fact in ("emptied", "filled", "loaded", "elsewhere")
+    )
+
+
+def unset(walk: Walk, module: Obj) -> Unset | None:
+    """What in the module still holds what `to_empty` left there; None where that is nothing, or not known."""
+    around = list(_around(walk, module))
+    if not any(walk.fact(m, "emptied") for m in around) or any(walk.fact(m, "elsewhere") for m in around):
+        return None
+    whole = [m for m in around if m.id == module.id or walk.holds(m, module.id)]
+    if any(walk.fact(m, "filled") for m in whole):
+        return None
+    touched = [m for m in around if walk.fact(m, "filled") or walk.fact(m, "loaded")]
+    if not touched:
+        return Unset(everything=True) if any(walk.fact(m, "emptied") for m in whole) else None
+    if any(m.parent is not None and m.parent[1].endswith("()[*]") for m in touched):
+        return None  # some of its modules, who knows which
+    parameters: list[str] = []
+    buffers: list[str] = []
+    _collect(walk, module, "", any(walk.fact(m, "loaded") for m in whole), (parameters, buffers), set())
+    return Unset(parameters=tuple(parameters), buffers=tuple(buffers)) if parameters or buffers else None
+
+
+def _collect(
+    walk: Walk, module: Obj, prefix: str, loaded: bool, found: tuple[list[str], list[str]], seen: set[int]
+) -> None:
+    if module.id in seen or walk.fact(module, "filled"):
+        return
+    seen.add(module.id)
+    loaded = loaded or walk.fact(module, "loaded")
+    if is_leaf(module):
+        if isinstance(module.cls, External) and module.cls.name.rpartition(".")[2] in WITH_PARAMETERS and not loaded:
+            found[0].append(prefix + "weight")
+        return
+    for name, obj in _named(walk, module):
+        if walk.fact(obj, "filled") or _set_on_the_way(module, name):
+            continue
+        if obj.cls == PARAMETER and not loaded:
+            found[0].append(prefix + name)
+        elif obj.cls == BUFFER and (not loaded or walk.fact(obj, "not persistent")):
+            found[1].append(prefix + name)
+    for name, child in children(walk, module)[0]:
+        if walk.what(child) is What.MODULE:
+            _collect(walk, child, f"{prefix}{name}.", loaded, found, seen)
+
+
+def _around(walk: Walk, module: Obj) -> Iterator[Obj]:
+    """The module, those that hold it, those in it, and the tensors that these own."""
+    for m in list(walk.modules.values()):
+        if m.id == module.id or walk.holds(m, module.id) or walk.holds(module, m.id):
+            yield m
+            yield from _own(walk, m)
+
+
+def _own(walk: Walk, module: Obj) -> list[Obj]:
+    return [obj for _, obj in _named(walk, module)]
+
+
+def _named(walk: Walk, module: Obj) -> list[tuple[str, Obj]]:
+    """The parameters and buffers that the program made the module's own."""
+    found = []
+    for name in walk.store.names(module.id):
+        value = walk.store.get((module.id, name)) if name.startswith(".") else None
+        if value is not None:
+            found += [(name[1:], v) for _, v in members(value) if isinstance(v, Obj) and is_tensor(v)]
+    return found
+
+
+def _set_on_the_way(module: Obj, name: str) -> bool:
+    """Whether `forward`, or a method that it leads to, assigns the attribute."""
+    if not isinstance(module.cls, Class):
+        return False
+    methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for base in reversed(lineage(module.cls)[0]):
+        if isinstance(base, Class):
+            methods.update({n.name: n for n in base.node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)})
+    todo, seen = ["forward"], set[str]()
+    while todo:
+        method = methods.get(todo.pop())
+        if method is None or method.name in seen:
+            continue
+        seen.add(method.name)
+        for node in ast.walk(method):
+            if isinstance(node, ast.Attribute):
+                if node.attr == name and not isinstance(node.ctx, ast.Load):
+                    return True
+                todo.append(node.attr)
+            elif isinstance(node, ast.Constant) and node.value == name:  # register_buffer(name, ...), setattr
+                return True
+    return False

@@ -1,0 +1,108 @@
+"""FS3: what the parameters and buffers of a model hold when training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..events import ForwardEntered, Materialised, ModuleBuilt
+from ..findings import Finding, Severity
+from ..trace import Trace
+from .base import Rule
+
+
+class MetaNeverMaterialised(Rule):
+    """On the meta device a parameter has a shape and no memory; nothing can be computed with it."""
+
+    code = "FS301"
+    name = "meta-never-materialised"
+    severity = Severity.ERROR
+    clause = 3
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered in trace.of(ForwardEntered):
+            name = entered.module.name
+            built = next((b for b in trace.of(ModuleBuilt) if b.module == entered.module), None)
+            if not entered.on_meta or trace.escaped(entered.module):
+                continue
+            message = (
+                f"`{name}` is called while its parameters are on the meta device, where they have no values, so the "
+                f"call raises. After sharding, call {name}.to_empty(device=...), then initialise or load all of it."
+            )
+            yield self.finding(entered, message, *[(built, "built on the meta device here")] if built else [])
+
+
+class MaterialisedNeverInitialised(Rule):
+    """`to_empty` allocates and writes nothing: the parameters hold whatever was in memory."""
+
+    code = "FS302"
+    name = "materialised-never-initialised"
+    severity = Severity.ERROR
+    clause = 3
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered, materialised in _called_unset(trace):
+            if entered.unset is None or not entered.unset.everything:
+                continue
+            name = entered.module.name
+            message = (
+                f"`{name}` is called with what to_empty left in its parameters, which is whatever was in memory. "
+                "After to_empty, let every module initialise itself (reset_parameters or the like) or load a "
+                "checkpoint."
+            )
+            yield self.finding(materialised, message, (entered, "called here"))
+
+
+class BuffersLeftUninitialised(Rule):
+    """A buffer that is not persistent is in no checkpoint: after `to_empty` it has to be computed again."""
+
+    code = "FS303"
+    name = "buffers-left-uninitialised"
+    severity = Severity.ERROR
+    clause = 3
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered, materialised in _called_unset(trace):
+            if entered.unset is None or entered.unset.everything or not entered.unset.buffers:
+                continue
+            message = (
+                f"to_empty leaves whatever was in memory in the buffers of `{entered.module.name}` too, and nothing "
+                f"computes {_listed(entered.unset.buffers)} again before the call; a checkpoint brings back "
+                "persistent buffers only. Compute it where the parameters are initialised or loaded."
+            )
+            yield self.finding(materialised, message, (entered, "called here"))
+
+
+class InitialisationMissesParameters(Rule):
+    """A loop over modules that have `reset_parameters` passes by the parameters of those that do not."""
+
+    code = "FS304"
+    name = "initialisation-misses-parameters"
+    severity = Severity.ERROR
+    clause = 3
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered, materialised in _called_unset(trace):
+            if entered.unset is None or entered.unset.everything or not entered.unset.parameters:
+                continue
+            message = (
+                f"after to_empty some parameters of `{entered.module.name}` are initialised, and "
+                f"{_listed(entered.unset.parameters)} is not: it holds whatever was in memory. Give the module that "
+                "owns it a reset_parameters (or what your loop calls), so that none is left out."
+            )
+            yield self.finding(materialised, message, (entered, "called here"))
+
+
+def _called_unset(trace: Trace) -> Iterator[tuple[ForwardEntered, Materialised]]:
+    """The calls of modules in which something was not set, with the `to_empty` that left it so."""
+    for entered in trace.of(ForwardEntered):
+        if entered.unset is None or trace.escaped(entered.module):
+            continue
+        earlier = [m for m in trace.before(entered, Materialised) if trace.related(m.module, entered.module)]
+        if earlier:
+            yield entered, earlier[-1]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names, for a message."""
+    every = list(names)
+    return ", ".join(f"`{name}`" for name in every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")

@@ -1,0 +1,76 @@
+"""FS2: what is done to a model after `fully_shard` has taken hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..events import Attached, OptimizerBuilt, Sharded, WrapperApiUsed
+from ..findings import Finding, Severity
+from ..trace import Trace, implied
+from .base import Rule
+
+_INSTEAD = {
+    "no_sync": "call set_requires_gradient_sync(False) before the backward of all micro-batches but the last",
+    "clip_grad_norm_": "call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
+    "summon_full_params": "call full_tensor() of the parameters, on all ranks",
+    "check_is_root": "leave it out",
+}
+_STATE = "use get_state_dict and set_state_dict of torch.distributed.checkpoint.state_dict"
+
+
+class AttachedAfterSharding(Rule):
+    """`fully_shard` manages the parameters that are there: those that come later are not reduced."""
+
+    code = "FS204"
+    name = "attached-after-sharding"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for attached in trace.of(Attached):
+            sharded = [s for s in trace.before(attached, Sharded) if trace.related(s.module, attached.to)]
+            if not sharded or trace.escaped(attached.module) or self._sharded_later(trace, attached):
+                continue
+            built = next((o for o in trace.after(attached, OptimizerBuilt) if self._trains(trace, o, attached)), None)
+            if built is None:
+                continue
+            message = (
+                f"`{attached.module.name}` becomes part of `{attached.to.name}` after fully_shard: nothing reduces the "
+                "gradients of its parameters, and the ranks drift apart. Build the whole model first, then shard it."
+            )
+            yield self.finding(
+                attached, message, (sharded[-1], "sharded here, earlier"), (built, "its parameters are trained here")
+            )
+
+    def _sharded_later(self, trace: Trace, attached: Attached) -> bool:
+        """Whether the module, all that is in it, or what it became part of is sharded afterwards."""
+        return any(
+            trace.related(s.module, attached.module) or s.module == attached.to or trace.inside(attached.to, s.module)
+            for s in trace.after(attached, Sharded)
+        )
+
+    def _trains(self, trace: Trace, built: OptimizerBuilt, attached: Attached) -> bool:
+        return any(m == attached.module or trace.inside(attached.module, m) for m in built.modules)
+
+
+class WrapperApiOnSharded(Rule):
+    """What FSDP1's wrapper class offers works on modules that it has wrapped; `fully_shard` wraps nothing."""
+
+    code = "FS212"
+    name = "fsdp1-api-on-fsdp2"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for used in trace.of(WrapperApiUsed):
+            # Where the branch that shards need not be taken, the module may have been wrapped on the other one.
+            before = (s for s in trace.before(used, Sharded) if s.module == used.module and implied(s, used))
+            sharded = next(before, None)
+            if sharded is None:
+                continue
+            instead = _INSTEAD.get(used.name.rpartition(".")[2], _STATE)
+            message = (
+                f"`{used.name}` is of FSDP1, and `{used.module.name}` was sharded by fully_shard, which knows nothing "
+                f"of it: {instead}."
+            )
+            yield self.finding(used, message, (sharded, "sharded here"))
