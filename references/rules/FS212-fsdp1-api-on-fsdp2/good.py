@@ -17,7 +17,7 @@ def main() -> None:
     model(torch.ones(2, 8)).sum().backward()
 
     kind = StateDictType.FULL_STATE_DICT
-    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if dist.get_rank() == 0:
         print(f"{kind.name}: a weight of the state has the shape {tuple(state['0.weight'].shape)}")
     dist.barrier()
