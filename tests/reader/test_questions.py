@@ -49,3 +49,8 @@ def test_what_is_shared_or_went_out_of_sight_is_no_question(before: str, conditi
 def test_where_the_others_raise_all_go_on_together() -> None:
     text = "if not os.path.exists('c'):\n    raise FileNotFoundError('c')\ndist.barrier()\n"
     assert not any(c.question for c in only(program(text), CollectiveCalled).when.path)
+
+
+def test_what_is_in_a_file_is_not_whether_there_is_one() -> None:
+    before = "import json\npath = max(Path('c').glob('*'))\nwith open(path) as file:\n    state = json.load(file)\n"
+    assert asked(before, "state['step'] < 10") == []

@@ -518,6 +518,7 @@ _HARMLESS = (
     "psutil.",
 )
 _MAKE_DATASETS = ("torchvision.datasets.", "torchaudio.datasets.", "datasets.load_dataset", "datasets.load_from_disk")
+_OF_PATHS = ("re.", "os.path.", "pathlib.")  # what they make of the names of files tells of the same files
 _RUNNING = {"threading", "multiprocessing", "concurrent", "asyncio", "queue", "weakref", "sched", "runpy"}
 _HARMFUL = (  # of torch, but it rewrites, keeps or runs what it is given
     "torch.ao.", "torch.quantization.", "torch.fx.", "torch.export.", "torch.onnx.", "torch.jit.", "torch.func.",
@@ -551,7 +552,7 @@ def call_library(call: Call, name: str) -> Value:
     made = walk.unknown(External(name))
     if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, call.everything())):
         walk.establish(made, "whole")  # each rank has all of it
-    if is_standard:
+    if name.startswith(_OF_PATHS):
         walk.answers(made.id, *call.everything())
     return pass_on(walk, call.everything(), made)
 

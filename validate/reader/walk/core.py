@@ -251,8 +251,10 @@ class Walk:
         if isinstance(value, Tuple):
             return next((about for item in value.items if (about := self.about(item)) is not None), None)
         if isinstance(value, Union):
+            # What was found or else nothing: that it is nothing is the answer.
+            nothing = any(v in (NONE, Const(False), Const(-1)) for _, v in value.members)
             known = [
-                self.about(v) or next((step.question.about for step in path if step.question is not None), None)
+                self.about(v) or next((s.question.about for s in path if nothing and s.question is not None), None)
                 for path, v in value.members
             ]
             answers = [about for about, (_, v) in zip(known, value.members, strict=True) if about or v != NONE]
