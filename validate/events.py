@@ -153,6 +153,17 @@ class Unset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A `MixedPrecisionPolicy`: in what is computed, and in what gradients are reduced; None where it does not say.
+
+    Where nothing was passed for a policy, neither is said. Dtypes are without the `torch.`.
+    """
+
+    param: str | None = None
+    reduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What all events have: their place in the order of the trace, where and under what circumstances they happen."""
 
@@ -314,7 +325,9 @@ class Sharded(Event):
     None where unknown. `manages`: it takes parameters that no module inside it, sharded earlier, has taken; None where
     unknown. `keeps`: nothing tells it to reshard after forward, so that a root stays gathered; None where unknown.
     `offload`: its parameters and gradients are kept in the memory of the host (`CPUOffloadPolicy`), for the reader also
-    where that depends on an option; None where unknown.
+    where that depends on an option; None where unknown. `container`: it is a list or dictionary of modules without a
+    `forward`, which `fully_shard` refuses. `mesh_dims`: the names of the dimensions of the mesh, where all parameters
+    are sharded and replicated along these; None where unknown. `precision`: its policy; None where unknown.
     """
 
     module: Ref
@@ -323,6 +336,16 @@ class Sharded(Event):
     manages: bool | None = None
     keeps: bool | None = None
     offload: bool | None = False
+    container: bool = False
+    mesh_dims: tuple[str, ...] | None = None
+    precision: Precision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelised(Event):
+    """`parallelize_module(module, ...)`: tensor parallelism was applied to a module."""
+
+    module: Ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

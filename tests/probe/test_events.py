@@ -32,6 +32,8 @@ from pytorch_fsdp2_dcp.validate.events import (
     MeshCreated,
     ModuleBuilt,
     OptimizerBuilt,
+    Parallelised,
+    Precision,
     Saved,
     SchedulerBuilt,
     SchedulerStepped,
@@ -326,3 +328,26 @@ def test_what_is_done_to_a_sharded_model_is_seen(tmp_path: Path) -> None:
     assert attached.parameters == ("weight", "bias")
     assert [o.dtype for o in trace.of(OptimizerBuilt)] == ["float16", None]
     assert only(trace, WrapperApiUsed).name == "FullyShardedDataParallel.set_state_dict_type"
+
+
+@pytest.mark.slow
+def test_how_a_model_is_sharded_is_seen(tmp_path: Path) -> None:
+    script = """
+        import contextlib
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+        mesh = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("r", "s", "t"))
+        model = Model()
+        parallelize_module(model, mesh["t"], {"embed": ColwiseParallel()})
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        with contextlib.suppress(ValueError):
+            fully_shard(model.blocks)
+        fully_shard(model, mesh=mesh["r", "s"], mp_policy=policy)
+    """
+    trace = traces_of(tmp_path, script, nproc=1)[0]
+    assert only(trace, Parallelised).module.name == "model"
+    blocks, root = trace.of(Sharded)
+    assert (blocks.container, blocks.mesh_dims, blocks.precision) == (True, None, Precision())
+    assert (root.container, root.mesh_dims) == (False, ("r", "s"))
+    assert root.precision == Precision(param="bfloat16", reduce="float32")

@@ -15,6 +15,8 @@ from pytorch_fsdp2_dcp.validate.events import (
     MeshCreated,
     ModuleBuilt,
     OptimizerBuilt,
+    Parallelised,
+    Precision,
     Sharded,
     Stepped,
 )
@@ -232,3 +234,54 @@ def test_forward_that_is_put_in_its_own_place_by_a_wrapper_is_not_bypassed() -> 
 def test_the_sizes_of_a_mesh_are_literal_where_nothing_asks_for_the_ranks(text: str, literal: bool) -> None:
     trace = program(f"from torch.distributed.device_mesh import init_device_mesh\n{text}\n")
     assert only(trace, MeshCreated).literal is literal
+
+
+@pytest.mark.parametrize(
+    "policy, precision",
+    [
+        ("", Precision()),
+        ("mp_policy=MixedPrecisionPolicy()", Precision()),
+        ("mp_policy=MixedPrecisionPolicy(torch.bfloat16)", Precision(param="bfloat16")),
+        ("mp_policy=MixedPrecisionPolicy(param_dtype=torch.half, reduce_dtype=torch.float32)",
+         Precision(param="float16", reduce="float32")),
+        ("**dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))", Precision(param="bfloat16")),
+        ("mp_policy=MixedPrecisionPolicy(param_dtype=args.dtype)", None),
+        ("mp_policy=args.policy", None),
+        ("**args.options", None),
+    ],
+)  # fmt: skip
+def test_what_a_policy_says_of_precision(policy: str, precision: Precision | None) -> None:
+    trace = program(
+        f"from torch.distributed.fsdp import MixedPrecisionPolicy\nfrom lib import args\n"
+        f"fully_shard(nn.Linear(2, 2), {policy})\n"
+    )
+    assert only(trace, Sharded).precision == precision
+
+
+@pytest.mark.parametrize(
+    "mesh, dims",
+    [
+        ("mesh", ("a", "b", "c")),
+        ("mesh['b']", ("b",)),
+        ("mesh['b', 'a']", ("b", "a")),
+        ("mesh[('a', 'c')]", ("a", "c")),
+        ("mesh[name]", None),
+        ("mesh._flatten('d')", None),
+        ("init_device_mesh('cpu', (2,))", None),
+    ],
+)
+def test_a_mesh_is_known_by_the_names_of_its_dimensions(mesh: str, dims: tuple[str, ...] | None) -> None:
+    trace = program(
+        f"from torch.distributed.device_mesh import init_device_mesh\nfrom lib import name\n"
+        f"mesh = init_device_mesh('cpu', (2, 2, 2), mesh_dim_names=('a', 'b', 'c'))\n"
+        f"fully_shard(nn.Linear(2, 2), mesh={mesh})\n"
+    )
+    assert only(trace, Sharded).mesh_dims == dims
+
+
+def test_tensor_parallelism_is_seen_and_keeps_the_identity_of_the_module() -> None:
+    trace = program(
+        "from torch.distributed.tensor.parallel import parallelize_module\n"
+        "model = parallelize_module(nn.Linear(2, 2), mesh, {})\nfully_shard(model)\n"
+    )
+    assert only(trace, Parallelised).module == only(trace, Sharded).module

@@ -8,7 +8,10 @@ from pytorch_fsdp2_dcp.validate.events import (
     Choice,
     Escaped,
     ForwardEntered,
+    MeshCreated,
     ModuleBuilt,
+    Parallelised,
+    Ref,
     Sharded,
 )
 from pytorch_fsdp2_dcp.validate.rules import judge
@@ -105,3 +108,45 @@ def test_a_wrapper_goes_inside_of_the_sharding(origin: str) -> None:
     assert found(wrapped, sharded, origin=origin) == []
     assert found(does(Sharded, module=MODEL), wrapped, origin=origin) == []
     assert found(does(Sharded, module=ATTENTION), wrapped, origin=origin) == []
+
+
+@pytest.mark.parametrize("dims", [("dp_shard", "dp_replicate"), ("fsdp", "ddp"), ("shard", "replicas")])
+def test_the_dimensions_of_a_hybrid_mesh_are_named_the_wrong_way_round(dims: tuple[str, ...]) -> None:
+    mesh = Ref(20, "mesh")
+    created = does(MeshCreated, mesh=mesh, dims=dims)
+    assert found(created, does(Sharded, module=MODEL, mesh=mesh, mesh_dims=dims)) == [("FS208", 2)]
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        None,
+        ("dp_shard",),
+        ("dp_replicate", "dp_shard"),
+        ("dp_shard_mod_ep", "dp_shard_in_ep"),
+        ("inter", "intra"),
+        ("dp_shard", "tp"),
+        ("dp_shard", "dp_replicate", "tp"),
+    ],
+)
+def test_the_dimensions_are_in_order_or_have_other_names(dims: tuple[str, ...] | None) -> None:
+    assert found(does(Sharded, module=MODEL, mesh_dims=dims)) == []
+
+
+def test_a_container_is_told_from_a_module_by_the_observer() -> None:
+    assert found(does(Sharded, module=BLOCKS, container=True)) == [("FS210", 1)]
+    assert found(does(Sharded, module=BLOCKS)) == []
+
+
+def test_tensor_parallelism_comes_before_sharding() -> None:
+    sharded = does(Sharded, module=MODEL)
+    for module in (MODEL, BLOCKS, ATTENTION):
+        assert found(sharded, does(Parallelised, module=module)) == [("FS211", 2)]
+        assert found(does(Parallelised, module=module), sharded) == []
+
+
+def test_what_is_not_sharded_yet_may_be_made_tensor_parallel() -> None:
+    applied = does(Parallelised, module=MODEL)
+    assert found(BLOCK_BY_BLOCK, applied) == []
+    assert found(does(Sharded, module=OTHER), applied) == []
+    assert found(does(Sharded, module=MODEL, branch=Choice(1, True)), applied) == []

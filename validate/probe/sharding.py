@@ -19,9 +19,10 @@ from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
     FullyShardedDataParallel,
+    MixedPrecisionPolicy,
     register_fsdp_forward_method,
 )
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, parallel
 from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -35,6 +36,8 @@ from ..events import (
     ForwardEntered,
     GradientSyncSet,
     Materialised,
+    Parallelised,
+    Precision,
     Resharded,
     Sharded,
     Unsharded,
@@ -82,12 +85,20 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 manages=bool(modules.uncovered(module)),
                 keeps=call["reshard_after_forward"] in (None, False),
                 offload=isinstance(call["offload_policy"], CPUOffloadPolicy),
+                container=module is given and _is_container(module),
+                mesh_dims=None if mesh is None or call["dp_mesh_dims"] is not None else mesh.mesh_dim_names,
+                precision=_precision(call["mp_policy"]),
             )
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
         for module, earlier in before:
             modules.sharded(module, earlier)
             forwards.watch(module)
+
+    def parallelised(call: Call) -> Handler:
+        if isinstance(call["module"], nn.Module):
+            observer.emit(Parallelised, call.frame, module=modules.ref(call["module"], call.frame))
+        yield
 
     def materialised(call: Call) -> Handler:
         observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
@@ -151,6 +162,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     observer.wrap(spaces, "register_fsdp_forward_method", registered)
     observer.wrap([FSDPModule], "set_requires_gradient_sync", sync_set)
     observer.wrap([FSDPModule], "unshard", gathered)
+    observer.wrap([parallel, parallel.api], "parallelize_module", parallelised)
     observer.wrap([FSDPModule], "reshard", resharded)
     observer.wrap([nn.Module], "to_empty", materialised)
     observer.wrap([nn.Module], "to", cast(lambda call: torch._C._nn._parse_to(*call.args[1:], **call.kwargs)[1]))
@@ -161,6 +173,19 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     observer.wrap([nn.Module], "compile", compiled_in_place)
     observer.wrap([torch], "compile", compiled)
     observer.wrap([CheckpointWrapper], "__init__", recomputed, by_program=False)
+
+
+def _is_container(module: nn.Module) -> bool:
+    """Whether `fully_shard` refuses it, as a list or dictionary of modules that has no `forward`."""
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict)) and type(module).forward is nn.Module.forward
+
+
+def _precision(policy: Any) -> Precision | None:
+    if not isinstance(policy, MixedPrecisionPolicy):
+        return None
+    said = (policy.param_dtype, policy.reduce_dtype)
+    param, reduce = (None if dtype is None else dtype_name(dtype) for dtype in said)
+    return Precision(param=param, reduce=reduce)
 
 
 def _module(name: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..events import Form, Kind, Question, Via
+from ..events import Form, Kind, Precision, Question, Via
 
 if TYPE_CHECKING:
     from .source import SourceFile
@@ -145,7 +145,7 @@ class Obj(Value):
     cls: Value | None = field(default=None, compare=False)
     many: bool = field(default=False, compare=False)
     parent: tuple[Obj, str] | None = field(default=None, compare=False)
-    data: StateData | OptionsData | str | None = field(default=None, compare=False)
+    data: StateData | OptionsData | Precision | str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from .initialisation import (
     MetaNeverMaterialised,
 )
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
-from .layout import AttachedAfterSharding, WrapperApiOnSharded
+from .layout import AttachedAfterSharding, TensorParallelAfterSharding, WrapperApiOnSharded
 from .loading import (
     CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
@@ -52,7 +52,14 @@ from .saving import (
     StateTakenBetweenBackwardAndStep,
     TorchSaveOfShards,
 )
-from .sharding import CheckpointWrapperAfterSharding, RootNotSharded, RootOnlySharded, ShardedTopDown
+from .sharding import (
+    CheckpointWrapperAfterSharding,
+    ContainerSharded,
+    HybridMeshOrder,
+    RootNotSharded,
+    RootOnlySharded,
+    ShardedTopDown,
+)
 from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
 
 RULES: tuple[Rule, ...] = (
@@ -66,7 +73,10 @@ RULES: tuple[Rule, ...] = (
     AttachedAfterSharding(),
     CastAfterSharding(),
     LowPrecisionMasters(),
+    HybridMeshOrder(),
     HardCodedMeshSize(),
+    ContainerSharded(),
+    TensorParallelAfterSharding(),
     WrapperApiOnSharded(),
     CheckpointWrapperAfterSharding(),
     MetaNeverMaterialised(),

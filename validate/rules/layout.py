@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Attached, OptimizerBuilt, Sharded, WrapperApiUsed
+from ..events import Attached, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import Rule
@@ -51,6 +51,30 @@ class AttachedAfterSharding(Rule):
 
     def _trains(self, trace: Trace, built: OptimizerBuilt, attached: Attached) -> bool:
         return any(m == attached.module or trace.inside(attached.module, m) for m in built.modules)
+
+
+class TensorParallelAfterSharding(Rule):
+    """Tensor parallelism divides whole parameters; `fully_shard` divides what it then finds, which may be divided."""
+
+    code = "FS211"
+    name = "tensor-parallel-after-sharding"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for applied in trace.of(Parallelised):
+            module = applied.module
+            before = (s for s in trace.before(applied, Sharded) if implied(s, applied))
+            # A module in which only parts are sharded may have a plan for the rest of it.
+            sharded = next((s for s in before if s.module == module or trace.inside(module, s.module)), None)
+            if sharded is None:
+                continue
+            message = (
+                f"`{module.name}` is made tensor parallel after fully_shard has taken its parameters: they are divided "
+                "over the data-parallel mesh already, and dividing them over another one raises ValueError. "
+                "Call parallelize_module first, then fully_shard."
+            )
+            yield self.finding(applied, message, (sharded, "sharded here, earlier"))
 
 
 class WrapperApiOnSharded(Rule):

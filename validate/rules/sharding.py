@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ..events import ActivationsCheckpointed, ForwardEntered, ModuleBuilt, Ref, Sharded
+from ..events import ActivationsCheckpointed, ForwardEntered, MeshCreated, ModuleBuilt, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import READER, Rule, concluded
@@ -84,6 +85,56 @@ class ShardedTopDown(Rule):
                 f"parameters it has already taken. Move fully_shard({outer.module.name}) after the last inner one."
             )
             yield self.finding(outer, message, (late, "sharded here, too late"))
+
+
+class HybridMeshOrder(Rule):
+    """Of a mesh with two dimensions `fully_shard` replicates along the first and shards along the second."""
+
+    code = "FS208"
+    name = "hybrid-mesh-order"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for sharded in trace.of(Sharded):
+            dims = sharded.mesh_dims or ()
+            if len(dims) != 2 or not (_shards(dims[0]) and _replicates(dims[1])):
+                continue
+            created = next((m for m in trace.before(sharded, MeshCreated) if m.mesh == sharded.mesh), None)
+            message = (
+                f"the mesh of `{sharded.module.name}` has the dimensions {dims}, and fully_shard goes by their order, "
+                f"not by their names: it replicates along `{dims[0]}` and shards along `{dims[1]}`. "
+                f'Build the mesh as ("{dims[1]}", "{dims[0]}"), with the sizes in that order.'
+            )
+            yield self.finding(sharded, message, *[(created, "the mesh is made here")] if created else [])
+
+
+def _shards(name: str) -> bool:
+    return re.search(r"shard|fsdp", name, re.IGNORECASE) is not None and not _replicates(name)
+
+
+def _replicates(name: str) -> bool:
+    return re.search(r"repl|(^|_)ddp$", name, re.IGNORECASE) is not None
+
+
+class ContainerSharded(Rule):
+    """FSDP gathers and frees parameters around a module's `forward`; what has none is never called."""
+
+    code = "FS210"
+    name = "container-sharded"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for sharded in trace.of(Sharded):
+            if not sharded.container:
+                continue
+            name = sharded.module.name
+            message = (
+                f"`{name}` only holds modules and has no forward, around which parameters could be gathered: "
+                f"fully_shard raises ValueError. Call it on each module in `{name}`, then on what holds it."
+            )
+            yield self.finding(sharded, message)
 
 
 class CheckpointWrapperAfterSharding(Rule):

@@ -157,6 +157,7 @@ def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
     mesh = walk.new(What.MESH)
     device = call.constant(0, "device_type")
     names = [single(v) for v in sequence(walk, dims) or ()]
+    walk.store.set((mesh.id, "%dims"), dims if names else None)
     sizes = sequence(walk, shape)
     walk.emit(
         MeshCreated,
@@ -168,6 +169,13 @@ def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
         literal=walk.in_entry and _is_literal(call.node) and not _asks_for_ranks(walk.frame.file.tree),
     )
     return mesh
+
+
+def dims_of(walk: Walk, mesh: Value | None) -> tuple[str, ...] | None:
+    """The names of the dimensions of a mesh, None where they are not known."""
+    named = walk.get((mesh.id, "%dims")) if isinstance(mesh, Obj) and walk.what(mesh) is What.MESH else None
+    names = [single(v) for v in sequence(walk, named) or ()]
+    return tuple(str(name) for name in names) if names and all(isinstance(n, str) for n in names) else None
 
 
 def _is_literal(node: ast.AST) -> bool:

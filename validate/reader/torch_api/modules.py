@@ -472,7 +472,6 @@ def _compile(call: Call) -> Value:
 
 @api(
     "torch.distributed._composable.checkpoint_activation.checkpoint",
-    "torch.distributed.tensor.parallel.parallelize_module",
     "torch.distributed._composable.replicate.replicate", "torch.distributed._composable.replicate",
     "torch.distributed._composable.checkpoint",
     "torch.distributed.tensor.distribute_module",

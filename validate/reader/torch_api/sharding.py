@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import ast
 
-from ...events import EntryRegistered, GradientsClipped, GradientSyncSet, Resharded, Sharded, Unsharded, WrapperApiUsed
-from ..values import NONE, Const, External, Obj, Tuple, Value, What, members, single
-from ..walk.calls import Call
+from ...events import (
+    EntryRegistered,
+    GradientsClipped,
+    GradientSyncSet,
+    Parallelised,
+    Precision,
+    Resharded,
+    Sharded,
+    Unsharded,
+    WrapperApiUsed,
+)
+from ..values import NONE, Class, Const, External, Obj, Tuple, Value, What, members, single
+from ..walk import dtypes
+from ..walk.calls import Call, find_method
+from ..walk.classes import lineage
 from ..walk.core import owners, parts
 from ..walk.structure import has_blocks, uncovered
 from ..walk.uses import doubted, lacks
+from .launch import dims_of
 from .modules import as_modules
 from .table import anything, api, method
 
+_LISTS = {External("torch.nn.ModuleList"), External("torch.nn.ModuleDict")}
 _OFFLOADING = External("torch.distributed.fsdp.CPUOffloadPolicy")
 
 
@@ -40,6 +54,9 @@ def _fully_shard(call: Call) -> Value:
                 manages=None if names is None else bool(names),
                 keeps=_keeps(call),
                 offload=_offloads(call),
+                container=value is given and _is_container(call, module),
+                mesh_dims=dims_of(walk, mesh) if call.kwargs.get("dp_mesh_dims", NONE) == NONE else None,
+                precision=_precision(call),
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)
@@ -52,6 +69,51 @@ def _keeps(call: Call) -> bool | None:
     if given is None:
         return None if call.open else True
     return given.value in (None, False) if isinstance(given, Const) else None
+
+
+def _is_container(call: Call, module: Obj) -> bool:
+    """Whether it is sure to be refused, since it is a list or dictionary of modules that has no `forward`."""
+    walk = call.walk
+    if isinstance(module.cls, Class):
+        classes, seen = lineage(module.cls)
+        listed = seen and not _LISTS.isdisjoint(classes) and find_method(walk, module, "forward") is None
+    else:
+        listed = module.cls in _LISTS
+    # A program that goes through modules and asks something of each may ask by way of it whether it has a forward.
+    node = call.node.args[0] if isinstance(call.node, ast.Call) and call.node.args else None
+    sifted = isinstance(node, ast.Name) and any(step.condition in walk.tests for step in walk.path)
+    handlers = [handler for statement in walk.trying for handler in statement.handlers]
+    caught = any(handler.type is not None and "ValueError" in ast.unparse(handler.type) for handler in handlers)
+    return listed and not (sifted or caught or call.one_of_several or doubted(walk, call.node))
+
+
+def _precision(call: Call) -> Precision | None:
+    """The policy that is passed, None where it is not known."""
+    given = call.get(None, "mp_policy")
+    if given is None:
+        return None if call.open else Precision()
+    return given.data if isinstance(given, Obj) and isinstance(given.data, Precision) else None
+
+
+@api("torch.distributed.fsdp.MixedPrecisionPolicy")
+def _policy(call: Call) -> Value:
+    """A policy of which both dtypes are known, or one of which nothing is."""
+    said: list[str | None] = []
+    for position, name in enumerate(("param_dtype", "reduce_dtype")):
+        value = call.get(position, name)
+        dtype = dtypes.named(value)
+        if call.open or (value is not None and value != NONE and dtype is None):
+            return call.walk.unknown(External(call.name))
+        said.append(dtype)
+    return call.walk.new(What.OPTIONS, External(call.name), data=Precision(param=said[0], reduce=said[1]))
+
+
+@api("torch.distributed.tensor.parallel.parallelize_module")
+def _parallelize(call: Call) -> Value:
+    given = call.get(0, "module")
+    for module in as_modules(call.walk, given):
+        call.walk.emit(Parallelised, call.node, module=call.walk.ref(module))
+    return given if given is not None else call.walk.unknown()
 
 
 def _offloads(call: Call) -> bool | None:

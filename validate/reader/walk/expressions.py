@@ -399,6 +399,7 @@ def sub_mesh(walk: Walk, mesh: Obj, key: Value) -> Value:
     known = walk.get((mesh.id, name))
     if known is None or not isinstance(key, Const):
         known = walk.new(What.MESH)
+        walk.store.set((known.id, "%dims"), Tuple((key,)) if isinstance(key, Const) else key)
         walk.label(known, name, mesh)
         walk.store.set((mesh.id, name), known)
     return known
