@@ -8,7 +8,7 @@ import shutil
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import UserError
 from .entries import Elements
 from .progress import Progress
 
+_SYNCED = 2**26  # bytes after which the disk is told to begin, so that it does not wait for the last of them
 _SMALL = 2**17  # bytes; handing fewer to another thread takes longer than hashing them here
 
 
@@ -60,11 +61,11 @@ def check_space(folder: Path, wanted: int) -> None:
 
 
 class Writing:
-    """What the outputs of one conversion share: a thread that hashes, digests by tensor, and the progress."""
+    """What the outputs of one conversion share: threads that hash and sync, digests by tensor, and the progress."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        self.hasher = ThreadPoolExecutor(1)
+        self.hasher, self.syncer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self.digests: dict[tuple[Any, ...], str] = {}  # by the origin of Elements
         self.files: list[Path] = []
 
@@ -72,9 +73,12 @@ class Writing:
     def file(self, path: Path) -> Iterator[Output]:
         """A new file."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        out = Output(descriptor, self)
         try:
-            yield Output(descriptor, self)
+            yield out
+            out.finish()
         finally:
+            wait(out.syncing)
             os.close(descriptor)
         self.files.append(path)
 
@@ -89,13 +93,23 @@ class Output:
 
     def __init__(self, descriptor: int, writing: Writing) -> None:
         self._descriptor, self._writing = descriptor, writing
-        self.written = 0
+        self.written, self._synced = 0, 0
+        self.syncing: list[Future[None]] = []  # one at most
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
         self.written += len(data)
+        if self.written - self._synced >= _SYNCED and all(future.done() for future in self.syncing):
+            self.finish()
+            self.syncing = [self._writing.syncer.submit(os.fdatasync, self._descriptor)]
+            self._synced = self.written
+
+    def finish(self) -> None:
+        """Wait until the disk has what it was told to write. Raises OSError where it has not."""
+        for future in self.syncing:
+            future.result()
 
     def stream(self, tensor: Elements, *, checksum: bool = False) -> int:
         """Write the elements; the CRC-32 of their bytes, if it is wanted. Their digest is kept."""
