@@ -1,0 +1,123 @@
+"""Precision and recall of the linter over the corpus, per rule and overall: `make measure`.
+
+`right/` holds training scripts and small projects without a mistake and full of near misses. Each in `planted/` has
+exactly one, labelled on the line that a careful reviewer would point to: `# expect: FS401`. They are judged by the
+command line, as a user would. A finding is right when its code is that of the label and the labelled line is the
+finding's own or one of its related places. Every other finding, a second one of the same mistake included, is a false
+alarm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+CORPUS = Path(__file__).resolve().parent
+ROOT = CORPUS.parents[1]
+PRECISION, RECALL = 1.0, 0.95  # what `make measure` asks for
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """A code at a line: what a label says, or where a finding is."""
+
+    code: str
+    file: str  # relative to the corpus
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.code}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What became of the labels, and the findings that no label asks for."""
+
+    hits: tuple[Mark, ...]
+    misses: tuple[Mark, ...]
+    alarms: tuple[Mark, ...]
+
+    @property
+    def precision(self) -> float:
+        return len(self.hits) / max(1, len(self.hits) + len(self.alarms))
+
+    @property
+    def recall(self) -> float:
+        return len(self.hits) / max(1, len(self.hits) + len(self.misses))
+
+    def only(self, code: str) -> Measured:
+        """What concerns one rule."""
+        chosen = [tuple(m for m in marks if m.code == code) for marks in (self.hits, self.misses, self.alarms)]
+        return Measured(*chosen)
+
+    def codes(self) -> list[str]:
+        return sorted({mark.code for mark in self.hits + self.misses + self.alarms})
+
+
+def labels() -> list[Mark]:
+    return [
+        Mark(match[1], path.relative_to(CORPUS).as_posix(), number)
+        for path in sorted(CORPUS.glob("planted/**/*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (match := re.search(r"# expect: (FS\d+)$", line))
+    ]
+
+
+def findings() -> list[tuple[Mark, set[tuple[str, int]]]]:
+    """Each finding, and the places that it names, its own among them."""
+    command = [sys.executable, str(ROOT), "lint", "--format", "json", str(CORPUS / "right"), str(CORPUS / "planted")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode in (0, 1), done.stderr
+    found = []
+    for finding in json.loads(done.stdout)["findings"]:
+        places = {(_named(at["file"]), at["line"]) for at in (finding, *finding["related"])}
+        found.append((Mark(finding["code"], _named(finding["file"]), finding["line"]), places))
+    return found
+
+
+def _named(file: str) -> str:
+    return (ROOT / file).relative_to(CORPUS).as_posix()
+
+
+def measure() -> Measured:
+    """Lint the corpus, and match findings with labels."""
+    open_labels = labels()
+    hits, alarms = [], []
+    for mark, places in sorted(findings(), key=lambda found: found[0]):
+        label = next((one for one in open_labels if one.code == mark.code and (one.file, one.line) in places), None)
+        if label is None:
+            alarms.append(mark)
+        else:
+            open_labels.remove(label)
+            hits.append(label)
+    return Measured(tuple(hits), tuple(open_labels), tuple(alarms))
+
+
+def main() -> int:
+    """Print the figures; 1 where they are below what is asked for."""
+    measured = measure()
+    programs = Counter(path.parent.name for path in CORPUS.glob("*/*") if path.name != "__pycache__")
+    print(f"{programs['right']} programs that are right, {programs['planted']} with one mistake")
+    print("rule   planted  found  false alarms  precision  recall")
+    for code in measured.codes():
+        _print(code, measured.only(code))
+    _print("all", measured)
+    for what, marks in (("missed", measured.misses), ("false alarm", measured.alarms)):
+        for mark in marks:
+            print(f"{what}: {mark}")
+    return int(measured.precision < PRECISION or measured.recall < RECALL)
+
+
+def _print(name: str, measured: Measured) -> None:
+    hits, planted = len(measured.hits), len(measured.hits) + len(measured.misses)
+    recall = f"{measured.recall:6.2f}" if planted else "     -"
+    print(f"{name:5}  {planted:7}  {hits:5}  {len(measured.alarms):12}  {measured.precision:9.2f}  {recall}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
