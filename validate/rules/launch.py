@@ -126,8 +126,12 @@ class RankDivergentDecision(Rule):
         return shown or (not started and any(trace.of(CollectiveCalled)))
 
     def _concerns(self, question: Question, event: Event) -> bool:
-        """Of files, whether there is something to load or save: that training finds its data is taken for granted."""
-        return question.about == "clock" or isinstance(event, Saved | AsyncSaved | Loaded | StateTaken | StateApplied)
+        """Of files, whether it is about a checkpoint: that training finds what it is given is taken for granted."""
+        if question.about == "clock":
+            return True
+        if isinstance(event, Loaded):
+            return not event.pretrained
+        return isinstance(event, Saved | AsyncSaved | StateTaken | StateApplied)
 
     def _joined(self, trace: Trace, event: Event, choice: Choice) -> bool:
         """Whether those who answer otherwise come to a like collective, or load in another way."""

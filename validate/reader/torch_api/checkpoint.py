@@ -288,7 +288,16 @@ def _load(call: Call) -> Value:
     blindly = listed(walk, _where(call)) and not knows_whole(walk)
     whole = False if blindly else None
     looked = knows_content(walk)
-    walk.emit(Loaded, call.node, state=state, partial=_is_partial(call), looked_into=looked, whole=whole, **fields)
+    walk.emit(
+        Loaded,
+        call.node,
+        state=state,
+        partial=_is_partial(call),
+        looked_into=looked,
+        pretrained=_is_pretrained(call),
+        whole=whole,
+        **fields,
+    )
     for obj in _statefuls(walk, given) if given is not None else ():
         method = find_method(walk, obj, "load_state_dict")
         if method is not None:
@@ -307,6 +316,16 @@ def _load_planner(call: Call) -> Value:
     allowed = Const(False) if given is None and not call.open else given or call.walk.sym()
     call.walk.store.set((planner.id, ".allow_partial_load"), allowed)
     return planner
+
+
+def _is_pretrained(call: Call) -> bool:
+    """Whether the storage is one for files of Hugging Face's."""
+    reader = call.get(None, "storage_reader")
+    return (
+        isinstance(reader, Obj)
+        and isinstance(reader.cls, External)
+        and reader.cls.name.endswith("HuggingFaceStorageReader")
+    )
 
 
 def _is_partial(call: Call) -> bool | None:

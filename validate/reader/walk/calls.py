@@ -171,7 +171,8 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         return receiver if not receiver.pending or callee.name in _SAME_TENSORS else walk.sym()
     if isinstance(receiver, Sym | Const):
         rank = any(isinstance(v, Sym) and v.rank for v in [receiver, *call.everything()])
-        return walk.sym("method", callee.name, receiver, *call.args, rank=rank)
+        parts = () if callee.name in _CONTENT else ("method", callee.name, receiver, *call.args)
+        return walk.sym(*parts, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
         division.called(call, callee.name)
         handed_on(call, callee.name)
@@ -180,9 +181,13 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         if what is What.INSTANCE and isinstance(receiver, Obj):
             escape(call, [receiver])
     made = walk.unknown()
-    walk.answers(made.id, receiver)
+    if callee.name not in _CONTENT:
+        walk.answers(made.id, receiver)
     return pass_on(walk, [receiver, *call.everything()], made)
 
+
+# What gives the content of a file, which is the same for all that see the file.
+_CONTENT = ("open", "read_text", "read_bytes")
 
 # Methods, of modules without source, that set no parameter.
 _LEAVE_VALUES = (
