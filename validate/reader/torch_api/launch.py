@@ -166,7 +166,10 @@ def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
         device_type=device if isinstance(device, str) else None,
         shape=None if sizes is None else tuple(s if isinstance(s := single(v), int) and s > 0 else None for v in sizes),
         dims=tuple(str(name) for name in names) if names and all(isinstance(n, str) for n in names) else None,
-        literal=walk.in_entry and _is_literal(call.node) and not _asks_for_ranks(walk.frame.file.tree),
+        literal=_is_literal(call.node)
+        and walk.in_entry
+        and not _is_test(walk)
+        and not _asks_for_ranks(walk.frame.file.tree),
     )
     return mesh
 
@@ -185,6 +188,11 @@ def _is_literal(node: ast.AST) -> bool:
     given = [keyword.value for keyword in node.keywords if keyword.arg == "mesh_shape"] or node.args[1:2]
     sizes = given[0].elts if given and isinstance(given[0], ast.Tuple | ast.List) else []
     return bool(sizes) and all(isinstance(size, ast.Constant) for size in sizes)
+
+
+def _is_test(walk: Walk) -> bool:
+    """Whether a test is being walked: whoever starts it knows for how many ranks it was written."""
+    return any(frame.function is not None and frame.function.name.startswith("test") for frame in walk.frames)
 
 
 @functools.lru_cache(maxsize=512)
