@@ -19,6 +19,7 @@ from ..values import (
     Obj,
     Part,
     Partial,
+    Path,
     Step,
     Super,
     Sym,
@@ -112,9 +113,8 @@ def call_expression(walk: Walk, node: ast.Call) -> Value:
 def call_value(walk: Walk, callee: Value, call: Call) -> Value:
     """Call whatever `callee` may be."""
     if isinstance(callee, Union):
-        sides = [
-            (path, (), lambda v=v: call_value(walk, v, call)) for path, v in callee.members if not isinstance(v, Const)
-        ]
+        called = [(path, v) for path, v in callee.members if not isinstance(v, Const)]
+        sides = [(path, (), lambda v=v: call_value(walk, v, call)) for path, v in _told_apart(walk, call.node, called)]
         if not sides:
             return walk.unknown()
         call.one_of_several = True
@@ -140,6 +140,17 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
         return _call_object(walk, callee, call)
     escape(call, call.everything())
     return walk.unknown()
+
+
+def _told_apart(walk: Walk, node: ast.AST, called: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
+    """Several callees, each on branches of its own: one of them is called, even where nothing tells which."""
+    found: list[tuple[Path, Value]] = []
+    for number, (path, value) in enumerate(called):
+        steps = [Step(walk.key("called", node, other), False) for p, other in called[:number] if p == path]
+        if any(p == path for p, _ in called[number + 1 :]):
+            steps.append(Step(walk.key("called", node, value), True))
+        found.append(((*path, *steps), value))
+    return found
 
 
 def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
