@@ -1,0 +1,74 @@
+"""Checkpoints of real ranks, by FSDP with tensor parallel: they leave as one file, and come back into another mesh."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from pytorch_fsdp2_dcp.validate.command import main
+
+from ..runs import run_script
+from ..templates.test_export import saved_weights
+from ..templates.training import Training, write_script
+
+
+@pytest.mark.slow
+def test_a_generated_script_resumes_from_its_checkpoint_after_a_tour_of_formats(tmp_path: Path) -> None:
+    """The whole state, its generators too, went through one file; the weights alone equal those of the checkpoint."""
+    script = write_script(tmp_path, mesh="dp_shard=2,tp=2")
+    training = Training(script, tmp_path / "run", 4)
+    training.finish()
+    newest = training.checkpoints / "step-12"
+    weights = str(tmp_path / "model.pt")
+    assert main(["convert", str(newest), weights, "--keys", "train.model.*", "--rename", "train.model.*=*"]) == 0
+    exported, expected = torch.load(weights, weights_only=True), saved_weights(newest)
+    assert exported.keys() == expected.keys()
+    assert all(torch.equal(exported[key], value) for key, value in expected.items())
+
+    shutil.copytree(tmp_path / "run", tmp_path / "control")
+    whole = str(tmp_path / "all.pt")
+    assert main(["convert", str(newest), whole]) == 0
+    shutil.rmtree(newest)
+    assert main(["convert", whole, str(newest)]) == 0
+    assert all(torch.equal(value, expected[key]) for key, value in saved_weights(newest).items())
+    longer = {"--steps": "14"}
+    resumed, control = (Training(script, tmp_path / name, 4, longer).finish() for name in ("run", "control"))
+    assert resumed == control
+    assert [record["step"] for record in resumed] == list(range(1, 15))  # from the newest, and from no other
+
+
+LOADING = """
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    torch.manual_seed(0)
+    model = shard(Model())
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer, 2)
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.save(state, checkpoint_id="saved")
+    if rank == 0:
+        from pytorch_fsdp2_dcp.validate.command import main
+        assert main(["convert", "saved", "one.pt"]) == 0
+        assert main(["convert", "one.pt", "again"]) == 0
+    dist.barrier()
+    torch.manual_seed(1)
+    other = shard(Model())
+    fresh = torch.optim.AdamW(other.parameters())
+    loaded = dict(zip(("model", "optimizer"), get_state_dict(other, fresh)))
+    dcp.load(loaded, checkpoint_id="again")
+    set_state_dict(other, fresh, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+    for mine, theirs in zip(model.parameters(), other.parameters()):
+        assert torch.equal(mine.to_local(), theirs.to_local())
+        for name, value in optimizer.state[mine].items():
+            restored = fresh.state[theirs][name]
+            pair = [getattr(tensor, "to_local", lambda tensor=tensor: tensor)() for tensor in (value, restored)]
+            assert torch.equal(*pair), name
+"""
+
+
+@pytest.mark.slow
+def test_sharded_state_and_its_optimizer_come_back_from_one_file(tmp_path: Path) -> None:
+    run = run_script(tmp_path, LOADING)
+    assert run.succeeded, [(end.code, end.output) for end in run.ends]
