@@ -196,7 +196,10 @@ class GroupInitialised(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSet(Event):
-    """The process chose its accelerator (`torch.cuda.set_device`, `torch.accelerator.set_device_index`)."""
+    """The process chose its accelerator (`torch.cuda.set_device`, `torch.accelerator.set_device_index`).
+
+    Or was left with one to choose from, as workers of Ray are (reader).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,3 +273,12 @@ def test_a_function_whose_calls_are_replaced_by_mocks_is_not_read() -> None:
         f"from unittest import mock\n\n@mock.patch('torch.distributed.checkpoint.save')\ndef test(saved):\n    {SAVE}\n"
     )
     assert not any(any(t.of(Saved)) for t in traces("model = nn.Linear(2, 2)\n" + text))
+
+
+def test_of_several_callees_one_is_called() -> None:
+    text = (
+        f"def one():\n    {SAVE}\ndef other():\n    {SAVE}\n"
+        "ways = {'one': one, 'other': other}\nways[args.a]()\nways[args.a]()\n"
+    )
+    first, second, *_ = program(ARGUMENTS + text, SHARDED).of(Saved)
+    assert first.at.line != second.at.line and not together(first, second)

@@ -168,3 +168,9 @@ def test_the_standard_library_is_read_without_a_surprise(name: str) -> None:
     for trace in read(Path(sysconfig.get_path("stdlib")) / name).traces:
         assert not gave_up(trace)
         assert not list(trace.of(Sharded))
+
+
+def test_workers_of_ray_have_devices_of_their_own() -> None:
+    text = "dist.init_process_group('nccl')\ndist.barrier()\n"
+    assert not list(program(text).of(DeviceSet))
+    assert only(program("import ray\n" + text), DeviceSet)

@@ -76,8 +76,9 @@ class ShardedTopDown(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for outer in trace.of(Sharded):
             inner = (s for s in trace.after(outer, Sharded) if trace.inside(s.module, outer.module))
-            # Under a condition of its own it may be meant for a module that was changed after it had been sharded.
-            late = next((s for s in inner if implied(s, outer)), None)
+            # Under a condition of its own it may be meant for a module that was changed after it had been sharded; and
+            # what follows a branch need not follow the sharding on it, after which the function may have returned.
+            late = next((s for s in inner if implied(s, outer) and implied(outer, s)), None)
             if late is None:
                 continue
             message = (

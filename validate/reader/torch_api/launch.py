@@ -69,6 +69,8 @@ def environment_set(walk: Walk, key: Value, node: ast.AST) -> None:
 @api("torch.distributed.init_process_group")
 def _init(call: Call) -> Value:
     bound = call.get(None, "device_id") not in (None, NONE)
+    if _imports_ray(call.walk.frame.file.tree):
+        call.walk.emit(DeviceSet, call.node)
     call.walk.emit(
         GroupInitialised,
         call.node,
@@ -77,6 +79,14 @@ def _init(call: Call) -> Value:
         world_size=size if isinstance(size := call.constant(None, "world_size"), int) else None,
     )
     return NONE
+
+
+@functools.lru_cache(maxsize=512)
+def _imports_ray(tree: ast.Module) -> bool:
+    """Whether Ray starts the processes of a file: each of its workers sees the devices only that are its own."""
+    return any(
+        isinstance(node, ast.Import) and any(alias.name == "ray" for alias in node.names) for node in ast.walk(tree)
+    )
 
 
 def _backend(value: Value | None) -> str | None:

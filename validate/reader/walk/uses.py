@@ -191,7 +191,8 @@ class _Facts:
     """What a file shows of its doubts about torch.
 
     `parents` of each node; `asking`: variables and functions that tell whether torch has something; `strings`: names
-    that it asks for, sets or takes away by name; `stored`: attributes that it sets; `defined`: functions and classes.
+    that it asks for, sets or takes away by name; `stored`: attributes that it sets; `defined`: functions and classes;
+    `extended`: it imports a library that adds names to torch's own modules.
     """
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -199,13 +200,14 @@ class _Facts:
     strings: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
     defined: set[str] = field(default_factory=set)
+    extended: bool = False
 
 
 def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: bool) -> None:
     tree = walk.frame.file.tree
     facts = _facts(tree)
     key, last = (node, name, argument), name.rpartition(".")[2]
-    if key in walk.api_uses:
+    if key in walk.api_uses or (facts.extended and not any(table.history(name).values())):
         return
     if name in walk.api_asked or (argument is not None and argument in facts.strings):
         return
@@ -347,10 +349,20 @@ def _facts(tree: ast.Module) -> _Facts:
             facts.defined.add(node.name)
         elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             facts.stored.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            facts.extended = facts.extended or any(name.partition(".")[0] in _EXTENDING for name in _modules(node))
     for _ in range(2):  # a variable may be set from another
         for node in ast.walk(tree):
             facts.asking.update(_asking_names(node, facts))
     return facts
+
+
+_EXTENDING = ("torch_npu", "torch_musa", "torch_mlu")
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules that a statement imports, or imports from."""
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
