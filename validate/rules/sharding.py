@@ -97,10 +97,13 @@ class HybridMeshOrder(Rule):
     clause = 2
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        told = set[Ref]()
         for sharded in trace.of(Sharded):
             dims = sharded.mesh_dims or ()
-            if len(dims) != 2 or not (_shards(dims[0]) and _replicates(dims[1])):
+            if len(dims) != 2 or sharded.mesh in told or not (_shards(dims[0]) and _replicates(dims[1])):
                 continue
+            if sharded.mesh is not None:
+                told.add(sharded.mesh)
             created = next((m for m in trace.before(sharded, MeshCreated) if m.mesh == sharded.mesh), None)
             message = (
                 f"the mesh of `{sharded.module.name}` has the dimensions {dims}, and fully_shard goes by their order, "

@@ -73,7 +73,7 @@ class Loop:
         for self.epoch in range(epochs):
             self.loader.sampler.set_epoch(self.epoch)
             for x, y in self.loader:
-                self.loss = nn.functional.cross_entropy(self.model(x.cuda()), y.cuda())
+                self.loss = nn.functional.cross_entropy(self.model(x.cuda()), y.cuda())  # expect: FS103
                 self.loss.backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
@@ -81,7 +81,7 @@ class Loop:
                 self.emit("on_step_end")
             self.scheduler.step()
             self.emit("on_epoch_end")
-            if self.should_stop:  # expect: FS103
+            if self.should_stop:
                 break
 
 

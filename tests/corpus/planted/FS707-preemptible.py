@@ -45,8 +45,8 @@ def restore(model, optimizer):
         model_state, optim_state = get_state_dict(model, optimizer)
         state = {"model": model_state, "optim": optim_state, "step": 0}
         try:
-            dcp.load(state, checkpoint_id=os.path.join(ROOT, name))
-        except (RuntimeError, OSError):  # expect: FS707
+            dcp.load(state, checkpoint_id=os.path.join(ROOT, name))  # expect: FS707
+        except (RuntimeError, OSError):
             log.exception("%s is damaged", name)
             continue
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])

@@ -43,6 +43,10 @@ def _form(walk: Walk, value: Value) -> Form:
         return value.data.form
     if isinstance(value, Obj) and value.what is What.OPAQUE and _is_from_file(walk, value):
         return Form.FULL
+    if isinstance(value, Obj) and value.what is What.DICT and not walk.has_escaped(value):
+        content = walk.items(value)  # `{name.removeprefix("module."): tensor for name, tensor in weights.items()}`
+        if content is not None and content.items and all(_form(walk, v) is Form.FULL for _, v in content.items):
+            return Form.FULL
     return Form.UNKNOWN
 
 

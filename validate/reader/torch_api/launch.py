@@ -313,9 +313,10 @@ def _collective(call: Call) -> Value:
         contents.fill(walk, value)
     walk.emit(CollectiveCalled, call.node, op=op, group=group, of=of)
     for value in call.args[:2]:  # what it fills is not known any more, and is the same on all ranks
-        if isinstance(value, Obj) and value.what is What.LIST:
-            filled = pass_on(walk, [value], walk.unknown())
-            walk.store.set((value.id, "%items"), Elements((filled,), exact=False))
+        lists = [v for _, v in members(value) if isinstance(v, Obj) and v.what is What.LIST]
+        filled = pass_on(walk, [*lists], walk.unknown())
+        for one in lists:  # several where rank 0 has made a list of its own
+            walk.store.set((one.id, "%items"), Elements((filled,), exact=False))
     return walk.unknown()
 
 
