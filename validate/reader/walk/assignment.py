@@ -40,12 +40,26 @@ def assign(walk: Walk, target: ast.expr, value: Value) -> None:
         set_attribute(walk, walk.evaluate(target.value), target.attr, value, target)
     elif isinstance(target, ast.Subscript):
         key = walk.evaluate(target.slice) if not isinstance(target.slice, ast.Slice) else walk.sym()
-        for _, outer in members(walk.evaluate(target.value)):
-            set_item(walk, outer, key, value, target)
+        receivers = [outer for _, outer in members(walk.evaluate(target.value))]
+        for outer in receivers:
+            set_item(walk, outer, key, _of_receiver(walk, outer, receivers, value), target)
     elif isinstance(target, ast.Tuple | ast.List):
         _unpack(walk, target.elts, value)
     elif isinstance(target, ast.Starred):
         assign(walk, target.value, value)
+
+
+def _of_receiver(walk: Walk, outer: Value, receivers: list[Value], value: Value) -> Value:
+    """What of a value goes into one of several receivers: a module that one of them has goes back to where it was."""
+    if len(receivers) == 1 or not isinstance(value, Union):
+        return value
+    holders = [receiver for receiver in receivers if isinstance(receiver, Obj)]
+    kept = [
+        (path, v)
+        for path, v in value.members
+        if not isinstance(v, Obj) or outer in (held := [h for h in holders if walk.holds(h, v.id)]) or not held
+    ]
+    return union(kept) if kept else value
 
 
 def _unpack(walk: Walk, targets: list[ast.expr], value: Value) -> None:
