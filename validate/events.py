@@ -384,6 +384,16 @@ class Cast(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeepCopied(Event):
+    """`copy.deepcopy(module)`, or a class of torch that makes such a copy, and no handler is ready for its failure.
+
+    Emitted by the reader only.
+    """
+
+    module: Ref
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attached(Event):
     """A module became part of another one, in which something is sharded already.
 

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     Compiled,
+    DeepCopied,
     EntryRegistered,
     ForwardBypassed,
     ForwardEntered,
@@ -285,3 +286,10 @@ def test_tensor_parallelism_is_seen_and_keeps_the_identity_of_the_module() -> No
         "model = parallelize_module(nn.Linear(2, 2), mesh, {})\nfully_shard(model)\n"
     )
     assert only(trace, Parallelised).module == only(trace, Sharded).module
+
+
+@pytest.mark.parametrize("made", ["copy.deepcopy(model)", "AveragedModel(model)"])
+def test_a_deep_copy_is_seen_where_no_handler_is_ready_for_its_failure(made: str) -> None:
+    start = "import copy\nfrom torch.optim.swa_utils import AveragedModel\nmodel = nn.Linear(2, 2)\n"
+    assert only(program(start + f"x = {made}\n"), DeepCopied).module.name == "model"
+    assert not any(program(start + f"try:\n    x = {made}\nexcept AssertionError:\n    pass\n").of(DeepCopied))

@@ -1,4 +1,4 @@
-"""FS204, FS205, FS206 and FS212 over traces written by hand."""
+"""FS204, FS205, FS206, FS212 and FS412 over traces written by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Choice,
     Escaped,
     OptimizerBuilt,
+    Precision,
     Sharded,
     WrapperApiUsed,
 )
@@ -82,3 +83,29 @@ def test_the_wrappers_api_is_used_on_what_is_not_wrapped() -> None:
     assert "torch.nn.utils.clip_grad_norm_" in judge([trace(ROOT, used)])[0].message
     by_class = does(WrapperApiUsed, module=MODEL, name="FullyShardedDataParallel.state_dict_type")
     assert "get_state_dict" in judge([trace(ROOT, by_class)])[0].message
+
+
+@pytest.mark.parametrize(
+    "precision, is_found",
+    [
+        (Precision(param="bfloat16"), True),
+        (Precision(param="float16"), True),
+        (Precision(param="float32"), False),
+        (Precision(param="bfloat16", reduce="float32"), False),
+        (Precision(param="bfloat16", reduce="bfloat16"), False),
+        (Precision(), False),
+        (None, False),
+    ],
+)
+def test_gradients_are_reduced_in_what_the_policy_says(precision: Precision | None, is_found: bool) -> None:
+    sharded = does(Sharded, module=MODEL, precision=precision)
+    optimizer = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
+    assert found(sharded, optimizer) == ([("FS412", 1)] if is_found else [])
+    assert found(sharded) == []
+
+
+def test_one_policy_is_one_finding_at_the_root() -> None:
+    low = Precision(param="bfloat16")
+    block, root = (does(Sharded, module=module, precision=low) for module in (BLOCKS, MODEL))
+    optimizer = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
+    assert found(block, root, optimizer) == [("FS412", 2)]

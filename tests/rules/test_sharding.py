@@ -6,6 +6,7 @@ import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     ActivationsCheckpointed,
     Choice,
+    DeepCopied,
     Escaped,
     ForwardEntered,
     MeshCreated,
@@ -150,3 +151,13 @@ def test_what_is_not_sharded_yet_may_be_made_tensor_parallel() -> None:
     assert found(BLOCK_BY_BLOCK, applied) == []
     assert found(does(Sharded, module=OTHER), applied) == []
     assert found(does(Sharded, module=MODEL, branch=Choice(1, True)), applied) == []
+
+
+def test_a_model_in_which_something_is_sharded_is_not_copied() -> None:
+    copied = does(DeepCopied, module=MODEL)
+    assert found(BLOCK_BY_BLOCK, copied) == [("FS217", 2)]
+    assert found(ROOT, copied) == [("FS202", 1), ("FS217", 2)]
+    assert found(copied, BLOCK_BY_BLOCK) == []
+    assert found(does(Sharded, module=OTHER), copied) == []
+    assert found(does(Sharded, module=BLOCKS, branch=Choice(1, True)), copied) == []
+    assert found(BLOCK_BY_BLOCK, does(Escaped, of=MODEL), copied) == []

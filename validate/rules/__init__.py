@@ -29,7 +29,7 @@ from .initialisation import (
     MetaNeverMaterialised,
 )
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
-from .layout import AttachedAfterSharding, TensorParallelAfterSharding, WrapperApiOnSharded
+from .layout import AttachedAfterSharding, ShardedModelDeepCopied, TensorParallelAfterSharding, WrapperApiOnSharded
 from .loading import (
     CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
@@ -42,7 +42,7 @@ from .loading import (
     SavedKeysNotRequested,
 )
 from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
-from .numbers import CastAfterSharding, LowPrecisionMasters
+from .numbers import CastAfterSharding, LowPrecisionMasters, ReductionInLowPrecision
 from .omissions import RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 from .saving import (
@@ -79,6 +79,7 @@ RULES: tuple[Rule, ...] = (
     TensorParallelAfterSharding(),
     WrapperApiOnSharded(),
     CheckpointWrapperAfterSharding(),
+    ShardedModelDeepCopied(),
     MetaNeverMaterialised(),
     MaterialisedNeverInitialised(),
     BuffersLeftUninitialised(),
@@ -91,6 +92,7 @@ RULES: tuple[Rule, ...] = (
     PartialTensorRead(),
     ClippingByLocalNorm(),
     LossReducedBeforeBackward(),
+    ReductionInLowPrecision(),
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Attached, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
+from ..events import Attached, DeepCopied, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import Rule
+from .base import READER, Rule
 
 _INSTEAD = {
     "no_sync": "call set_requires_gradient_sync(False) before the backward of all micro-batches but the last",
@@ -98,3 +98,27 @@ class WrapperApiOnSharded(Rule):
                 f"of it: {instead}."
             )
             yield self.finding(used, message, (sharded, "sharded here"))
+
+
+class ShardedModelDeepCopied(Rule):
+    """What a sharded module refers to, its process groups among it, cannot be copied."""
+
+    code = "FS217"
+    name = "sharded-model-deep-copied"
+    severity = Severity.ERROR
+    clause = 2
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for copied in trace.of(DeepCopied):
+            module = copied.module
+            before = (s for s in trace.before(copied, Sharded) if implied(s, copied))
+            sharded = next((s for s in before if s.module == module or trace.inside(s.module, module)), None)
+            if sharded is None or trace.escaped(module, since=sharded):
+                continue
+            message = (
+                f"`{module.name}` is copied after fully_shard, and FSDP modules refuse to be deep-copied: this raises "
+                "AssertionError. Copy it before it is sharded and shard the copy in the same way, or keep the average "
+                "of its parameters as a dictionary of tensors."
+            )
+            yield self.finding(copied, message, (sharded, "sharded here, earlier"))

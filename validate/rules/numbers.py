@@ -10,7 +10,7 @@ from ..trace import Trace, implied
 from .base import Rule
 
 _LOW = {"bfloat16", "float16"}
-_POLICY = "fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"
+_POLICY = "fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))"
 
 
 class CastAfterSharding(Rule):
@@ -60,6 +60,32 @@ class LowPrecisionMasters(Rule):
                 f"updates that are small against a weight round to nothing. Keep them in float32 and pass {_POLICY}."
             )
             yield self.finding(built, message, *[(cast, "cast here") for cast in casts[-1:]])
+
+
+class ReductionInLowPrecision(Rule):
+    """Where a policy says nothing of it, gradients are summed over the ranks in the dtype they are computed in."""
+
+    code = "FS412"
+    name = "reduction-in-low-precision"
+    severity = Severity.WARN
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        low = [s for s in trace.of(Sharded) if s.precision and s.precision.param in _LOW and not s.precision.reduce]
+        for sharded in low:
+            module = sharded.module
+            if any(trace.inside(module, other.module) for other in low):
+                continue  # the root's finding is that of its blocks
+            built = trace.after(sharded, OptimizerBuilt)
+            if not any(trace.related(module, m) for b in built for m in b.modules):
+                continue
+            dtype = sharded.precision.param if sharded.precision else ""
+            message = (
+                f"the policy of `{module.name}` has param_dtype={dtype} and no reduce_dtype, so gradients are summed "
+                f"over the ranks in {dtype} too: what is small beside the sum is lost, more so with more ranks. "
+                f"Pass MixedPrecisionPolicy(param_dtype=torch.{dtype}, reduce_dtype=torch.float32)."
+            )
+            yield self.finding(sharded, message)
 
 
 def _sharded_before(trace: Trace, cast: Cast) -> Sharded | None:

@@ -10,7 +10,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(8), nn.ReLU(), nn.LayerNorm(8))
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in (model[0], model[2]):
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)

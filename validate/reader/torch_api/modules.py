@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ...events import (
     Cast,
     Compiled,
+    DeepCopied,
     Form,
     GradientsCleared,
     Kind,
@@ -505,6 +506,8 @@ def _replicated(call: Call) -> Value:
 def _copied(call: Call) -> Value:
     value = call.get(0, "x")
     if isinstance(value, Obj) and call.walk.what(value) is What.MODULE:
+        if call.name.endswith("deepcopy"):
+            _deep_copied(call, value)
         made = call.walk.new(value.what, value.cls, data=value.data)
         call.walk.modules[made.id] = made
         call.walk.establish(made, "elsewhere")
@@ -516,6 +519,24 @@ def _copied(call: Call) -> Value:
         call.walk.store.set((made.id, "%items"), content)
         return made
     return value if value is not None else call.walk.unknown()
+
+
+@api("torch.optim.swa_utils.AveragedModel")
+def _averaged(call: Call) -> Value:
+    """Keeps a deep copy of a model, whose parameters it averages."""
+    module = call.get(0, "model")
+    if isinstance(module, Obj) and call.walk.what(module) is What.MODULE:
+        _deep_copied(call, module)
+    made = new_module(call, call.name)
+    call.walk.establish(made, "elsewhere")
+    return made
+
+
+def _deep_copied(call: Call, module: Obj) -> None:
+    walk = call.walk
+    handlers = [handler for statement in walk.trying for handler in statement.handlers]
+    if not (handlers or call.one_of_several):
+        walk.emit(DeepCopied, call.node, module=walk.ref(module))
 
 
 # --- state ---
