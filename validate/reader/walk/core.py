@@ -663,8 +663,19 @@ class Walk:
             guarded = [one for rest in waiting.values() for one in rest]
             guarded.sort(key=lambda one: one[0].event.order)
         for pending, step in guarded:
-            if self._made_up_for(pending, step):
+            if self._made_up_for(pending, step) or self._on_the_other_side(pending, step):
                 pending.path = _without(pending.path, step)
+
+    def _on_the_other_side(self, pending: _Pending, step: Step) -> bool:
+        """Whether the condition on the rank is one of several that all hold, and else a like call is come to."""
+        part = (step.condition, step.taken)
+        whole = {s.condition for s in pending.path if s.taken and part in self.parts_of(s.condition)}
+        return any(
+            type(other.event) is type(pending.event)
+            and getattr(other.event, "op", "") == getattr(pending.event, "op", "")
+            and any(not s.taken and s.condition in whole for s in other.path)
+            for other in self._pending
+        )
 
     def _made_up_for(self, pending: _Pending, step: Step) -> bool:
         """Whether those who call it leave the function next, and the others come to a like call further down."""

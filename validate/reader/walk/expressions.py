@@ -257,8 +257,15 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     if rank and walk.loops and _takes_turns(node, left, right):
         walk.emit(DividedByRank, node)
         rank = False
-    made = walk.sym("compare", base.__name__, left, right, rank=rank)
+    made = walk.sym("compare", base.__name__, left, _constants(walk, right), rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
+
+
+def _constants(walk: Walk, value: Value) -> Value:
+    """The constants that a list or set holds: wherever the program writes them down again, they are the same."""
+    content = walk.elements(value) if isinstance(value, Obj) else None
+    known = content is not None and content.exact and all(isinstance(item, Const) for item in content.items)
+    return Tuple(content.items) if content is not None and known else value
 
 
 def _takes_turns(node: ast.Compare, left: Value, right: Value) -> bool:
