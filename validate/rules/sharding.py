@@ -75,7 +75,11 @@ class ShardedTopDown(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for outer in trace.of(Sharded):
-            inner = (s for s in trace.after(outer, Sharded) if trace.inside(s.module, outer.module))
+            inner = (
+                s
+                for s in trace.after(outer, Sharded)
+                if trace.inside(s.module, outer.module) and not self._may_be_another(trace, outer, s)
+            )
             # Under a condition of its own it may be meant for a module that was changed after it had been sharded; and
             # what follows a branch need not follow the sharding on it, after which the function may have returned.
             late = next((s for s in inner if implied(s, outer) and implied(outer, s)), None)
@@ -86,6 +90,12 @@ class ShardedTopDown(Rule):
                 f"parameters it has already taken. Move fully_shard({outer.module.name}) after the last inner one."
             )
             yield self.finding(outer, message, (late, "sharded here, too late"))
+
+    def _may_be_another(self, trace: Trace, outer: Sharded, inner: Sharded) -> bool:
+        """Whether one call is told twice, of a module that may be either: an element of a list, or all there is."""
+        if trace.origin != READER or outer.at != inner.at:
+            return False
+        return not any(b.module == outer.module for b in trace.of(ModuleBuilt))
 
 
 class HybridMeshOrder(Rule):
