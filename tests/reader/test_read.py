@@ -146,7 +146,15 @@ def test_a_file_that_is_not_there() -> None:
         read(Path("nowhere.py"))
 
 
-@pytest.mark.parametrize("source, expected", [(SHARDED.encode(), True), (b"import os\nprint('train')\n", False)])
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        (SHARDED.encode(), True),
+        (b"import os\nprint('train')\n", False),
+        (b"from own import build\nbuild().loss().backward()\nif __name__ == '__main__':\n    pass\n", True),
+        (b"def step(model):\n    model.loss().backward()\n", False),
+    ],
+)
 def test_files_that_mention_no_api_are_told_apart_by_their_bytes(source: bytes, expected: bool) -> None:
     assert mentions_api(source) is expected
 

@@ -22,6 +22,9 @@ _API = re.compile(
     rb"fully_shard|distributed\.checkpoint|distributed\s+import|init_process_group|async_save|FSDPModule"
     rb"|distributed\.fsdp|torchdata|get_optimizer_state_dict|get_model_state_dict|init_device_mesh"
 )
+# A script that trains and leaves all of that to modules of its own.
+_ENTRY = re.compile(rb"""__name__\s*==\s*["']__main__""")
+_TRAINS = re.compile(rb"torch\.distributed|\.backward\(")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Reading:
 
 def mentions_api(source: bytes) -> bool:
     """Whether a file may have to do with FSDP2 or DCP at all: a cheap test that spares most files the parsing."""
-    return _API.search(source) is not None
+    return _API.search(source) is not None or (_TRAINS.search(source) is not None and _ENTRY.search(source) is not None)
 
 
 def read(

@@ -65,6 +65,7 @@ class Project:
     """
 
     folders: list[Path]
+    absolute: bool = False  # the entry was named by an absolute path, and so is all that it imports
     texts: Mapping[str, str] = field(default_factory=dict)
     _files: dict[Path, SourceFile | None] = field(default_factory=dict)
     _found: dict[tuple[str, ...], Path | None] = field(default_factory=dict)  # what each name is, looked up once
@@ -80,7 +81,7 @@ class Project:
         if root is not None:
             folders.append(root)
         folders = [f for f in folders if f.name not in INSTALLED]
-        return cls(list(dict.fromkeys(folders)), texts or {})
+        return cls(list(dict.fromkeys(folders)), entry.is_absolute(), texts or {})
 
     def find(self, module: str) -> Path | None:
         """The file of a dotted module name; for a package its `__init__.py`, for one without it the folder."""
@@ -120,13 +121,19 @@ class Project:
 
     def _load(self, path: Path) -> SourceFile | None:
         if path.is_dir():
-            return SourceFile(path, _shown(path), ast.Module([], []))
+            return SourceFile(path, self._shown(path), ast.Module([], []))
         if len(self._files) >= MODULE_LIMIT or path.stat().st_size > SIZE_LIMIT:
             return None
         if self.texts and (text := self.texts.get(os.path.realpath(path))) is not None:
-            return SourceFile(path, _shown(path), load(path, text).tree)
+            return SourceFile(path, self._shown(path), load(path, text).tree)
         tree = _parsed(path, path.stat().st_mtime_ns)
-        return SourceFile(path, _shown(path), tree) if tree is not None else None
+        return SourceFile(path, self._shown(path), tree) if tree is not None else None
+
+    def _shown(self, path: Path) -> str:
+        """The path as a user would write it: relative to the working directory when below it."""
+        if path.is_absolute() and not self.absolute and path.is_relative_to(Path.cwd()):
+            return os.path.relpath(path)
+        return str(path)
 
     def _below(self, folder: Path, parts: list[str]) -> Path | None:
         key = (str(folder), *parts)
@@ -151,10 +158,3 @@ def _parsed(path: Path, _changed: int) -> ast.Module | None:
         return load(path, None).tree
     except UserError:
         return None
-
-
-def _shown(path: Path) -> str:
-    """The path as a user would write it: relative to the working directory when below it."""
-    if path.is_absolute() and path.is_relative_to(Path.cwd()):
-        return os.path.relpath(path)
-    return str(path)

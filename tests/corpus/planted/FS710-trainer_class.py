@@ -128,7 +128,7 @@ def main():
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(backend="nccl")
     try:
-        Trainer(TrainConfig(), make_dataset()).fit()
+        Trainer(TrainConfig(resume_from=os.environ.get("RESUME_FROM")), make_dataset()).fit()
     finally:
         dist.destroy_process_group()
 

@@ -24,4 +24,6 @@ def build(settings, mesh):
         fully_shard(layer, **kwargs)
     fully_shard(model, **kwargs)
     model.to_empty(device="cuda")  # expect: FS302
+    for layer in model.layers:
+        layer.attention.reset_buffers()
     return model

@@ -7,11 +7,14 @@ class Attention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
-        self.register_buffer("mask", causal(length), persistent=False)  # expect: FS303
+        self.register_buffer("mask", causal(length), persistent=False)
 
     def reset_parameters(self):
         nn.init.xavier_uniform_(self.qkv.weight)
         nn.init.xavier_uniform_(self.out.weight)
+
+    def reset_buffers(self):
+        self.mask.copy_(causal(self.mask.shape[0]).to(self.mask.device))
 
     def forward(self, x):
         q, k, v = self.qkv(x).chunk(3, dim=-1)
@@ -58,6 +61,8 @@ class LM(nn.Module):
         for module in self.modules():
             if module is not self and hasattr(module, "reset_parameters"):
                 module.reset_parameters()
+            if isinstance(module, Attention):
+                module.reset_buffers()
 
     def forward(self, ids):
         x = self.tokens(ids)

@@ -23,6 +23,8 @@ def build(settings, mesh):
     for layer in model.layers:
         fully_shard(layer, **kwargs)
     fully_shard(model, **kwargs)
-    model.to_empty(device="cuda")
-    model.reset_everything()
+    model.to_empty(device="cuda")  # expect: FS303
+    for module in model.modules():
+        if module is not model and hasattr(module, "reset_parameters"):
+            module.reset_parameters()
     return model
