@@ -83,7 +83,8 @@ def test_our_modules_are_found_beside_a_users_of_the_same_name(project: Path) ->
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.parametrize("launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["warm", "torchrun"])
 def test_a_users_modules_are_found_in_a_validated_run(project: Path, launcher: str) -> None:
     process = fsdp2("validate", "train.py", "--prove", "trace", "--launcher", launcher, cwd=project)
     assert process.returncode == 0, process.stdout + process.stderr

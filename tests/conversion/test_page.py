@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from ..checkpoint.saves import save
@@ -13,6 +14,7 @@ from ..commands import SKILL
 from ..references.pages import REFERENCES, Page
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     model = {
         "embed.weight": torch.randn(24, 16),

@@ -118,6 +118,7 @@ def test_edits_lead_from_one_text_to_the_other(old: str, new: str) -> None:
     assert edited(old, edits_between(old, new)) == new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.py")), ids=lambda path: path.stem)
 def test_no_fix_leaves_a_fixture_worse(path: Path) -> None:
     """Of all rules at once: what is left after fixing was there before."""

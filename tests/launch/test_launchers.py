@@ -73,6 +73,7 @@ ENDS = {  # code, error, what is printed
 FAST = ("raising", "exit code", "os._exit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in ENDS])
 def test_a_rank_ends_as_the_script_does(case: str, tmp_path: Path) -> None:
     code, error, printed = ENDS[case]
@@ -127,9 +128,10 @@ wait_for_nobody()
 """
 
 
-@pytest.mark.parametrize("name", ["warm", pytest.param("torchrun", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["warm", "torchrun"])
 def test_at_the_deadline_each_rank_tells_its_stack_and_nothing_is_left(name: str, tmp_path: Path) -> None:
-    run = run_script(tmp_path, HANG, prepared=False, using=name, deadline=4, env={"MARKER_OF_TEST": str(tmp_path)})
+    run = run_script(tmp_path, HANG, prepared=False, using=name, deadline=10, env={"MARKER_OF_TEST": str(tmp_path)})
     assert run.hung
     assert [end.code for end in run.ends] == [None, None]
     for end in run.ends:
@@ -242,6 +244,7 @@ def test_spawned_children_find_the_main_file(tmp_path: Path) -> None:
     assert (end.code, end.output) == (0, "__mp_main__\n")
 
 
+@pytest.mark.slow
 def test_ranks_draw_different_numbers_where_nothing_is_seeded(tmp_path: Path) -> None:
     """As under torchrun; forks of one process would share its generators, and hide that a script seeds none."""
     script = "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1).item())\n"

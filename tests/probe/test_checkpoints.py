@@ -96,6 +96,7 @@ def test_each_way_of_putting_state_into_a_save_is_recognised(tmp_path: Path) -> 
     assert {e.of.name for e in found.values() if e.kind is Kind.OPTIMIZER and e.of is not None} == {"optimizer"}
 
 
+@pytest.mark.slow
 def test_a_value_that_differs_from_rank_to_rank_under_one_key_is_told(tmp_path: Path) -> None:
     script = """
         torch.manual_seed(rank)
@@ -233,6 +234,7 @@ def test_a_checkpoint_exception_that_nothing_catches_is_the_error_of_the_rank(tm
     assert run.ends[0].error.startswith("CheckpointException: ")
 
 
+@pytest.mark.slow
 def test_state_is_asked_for_once_by_dcp_and_never_by_the_probe(tmp_path: Path) -> None:
     script = """
         class Counted:

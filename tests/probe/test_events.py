@@ -161,6 +161,7 @@ def test_every_event_of_a_whole_program_is_seen_in_order_with_its_place(tmp_path
         assert words in script[only(rank0, event).at.line - 1]
 
 
+@pytest.mark.slow
 def test_helpers_that_let_a_fresh_optimizer_step_take_no_step_of_the_programs(tmp_path: Path) -> None:
     script = """
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -210,6 +211,7 @@ FORWARDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [c if n < 3 else pytest.param(c, marks=pytest.mark.slow) for n, c in enumerate(FORWARDS)]
 )

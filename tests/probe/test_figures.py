@@ -107,6 +107,7 @@ def test_a_run_ends_by_sigkill_on_every_rank_once_the_steps_are_done_and_saves_a
         assert not trace.ended
 
 
+@pytest.mark.slow
 def test_parameters_whose_memory_fsdp_has_freed_are_left_alone(tmp_path: Path) -> None:
     """An optimizer over gathered parameters holds tensors that have no storage any more: reading one is a crash."""
     script = """

@@ -16,6 +16,8 @@ from pytorch_fsdp2_dcp.validate.command import VERBS
 from ..commands import SKILL, fsdp2
 from .pages import Page, pages
 
+pytestmark = pytest.mark.slow  # it asks this project's and torch's commands for their help
+
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FORMAT_UTILS = "torch.distributed.checkpoint.format_utils"
 OTHERS = {"sbatch", "srun", "kubectl", "pip", "export", "ray", "cp", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}

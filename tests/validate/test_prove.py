@@ -71,11 +71,13 @@ def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(validate: V
     assert codes(proofs["resume"]) == {"FS701"}, "the load that only the resumed run makes was not judged"
 
 
+@pytest.mark.slow
 def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS401"})
 
 
+@pytest.mark.slow
 def test_forward_by_name_is_seen_in_a_run(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "forward_by_name.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS403"})
@@ -98,6 +100,7 @@ SHARDED = "import torch\nfrom torch.distributed.fsdp import fully_shard\nfully_s
 PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [
