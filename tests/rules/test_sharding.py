@@ -12,6 +12,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     MeshCreated,
     ModuleBuilt,
     Parallelised,
+    Precision,
     Ref,
     Sharded,
 )
@@ -161,3 +162,45 @@ def test_a_model_in_which_something_is_sharded_is_not_copied() -> None:
     assert found(does(Sharded, module=OTHER), copied) == []
     assert found(does(Sharded, module=BLOCKS, branch=Choice(1, True)), copied) == []
     assert found(BLOCK_BY_BLOCK, does(Escaped, of=MODEL), copied) == []
+
+
+LOW, NONE_GIVEN = Precision(param="bfloat16", reduce="float32"), Precision()
+
+
+@pytest.mark.parametrize(
+    "block, root, manages, is_found",
+    [
+        (LOW, NONE_GIVEN, True, True),
+        (NONE_GIVEN, LOW, True, True),
+        (LOW, LOW, True, False),
+        (NONE_GIVEN, NONE_GIVEN, True, False),
+        (LOW, Precision(param="float32"), True, False),
+        (LOW, None, True, False),
+        (None, LOW, True, False),
+        (LOW, NONE_GIVEN, False, False),
+        (LOW, NONE_GIVEN, None, False),
+    ],
+)
+def test_a_policy_is_passed_for_the_blocks_and_the_root(
+    block: Precision | None, root: Precision | None, manages: bool | None, is_found: bool
+) -> None:
+    steps = does(Sharded, module=BLOCKS, precision=block), does(Sharded, module=MODEL, precision=root, manages=manages)
+    assert found(*steps) == ([("FS207", 2)] if is_found else [])
+
+
+def test_one_group_among_others_may_have_a_policy_of_its_own() -> None:
+    steps = (
+        does(Sharded, module=HEAD, precision=NONE_GIVEN),
+        does(Sharded, module=BLOCKS, precision=LOW),
+        does(Sharded, module=MODEL, precision=LOW, manages=True),
+    )
+    assert found(*steps) == []
+
+
+def test_a_part_of_a_block_may_have_no_policy() -> None:
+    steps = (
+        does(Sharded, module=ATTENTION, precision=NONE_GIVEN),
+        does(Sharded, module=BLOCKS, precision=LOW, manages=True),
+        does(Sharded, module=MODEL, precision=LOW, manages=True),
+    )
+    assert found(*steps) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..events import ActivationsCheckpointed, ForwardEntered, MeshCreated, ModuleBuilt, Ref, Sharded
+from ..events import ActivationsCheckpointed, ForwardEntered, MeshCreated, ModuleBuilt, Precision, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import READER, Rule, concluded
@@ -96,6 +96,41 @@ class ShardedTopDown(Rule):
         if trace.origin != READER or outer.at != inner.at:
             return False
         return not any(b.module == outer.module for b in trace.of(ModuleBuilt))
+
+
+class PolicyDiffersBetweenGroups(Rule):
+    """A policy holds for the group that it is passed to, not for the groups inside it or around it."""
+
+    code = "FS207"
+    name = "policy-differs-between-groups"
+    severity = Severity.WARN
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for root in trace.of(Sharded):
+            inside = (s for s in trace.before(root, Sharded) if trace.inside(s.module, root.module))
+            inner = [s for s in inside if s.manages is not False]  # what owns no parameters needs no policy
+            # A part of a block may well be kept in float32 on purpose.
+            is_part = any(trace.inside(root.module, s.module) for s in trace.of(Sharded))
+            if root.manages is not True or not inner or is_part:
+                continue
+            name = root.module.name
+            if root.precision == Precision() and all(map(_computes_low, inner)):
+                which = f"mp_policy is passed for the modules in `{name}` that are sharded, and not for `{name}` itself"
+            elif _computes_low(root) and all(s.precision == Precision() for s in inner):
+                which = f"mp_policy is passed for `{name}`, and not for the modules in it that are sharded"
+            else:
+                continue
+            message = (
+                f"{which}. A policy holds only for the parameters that one fully_shard call takes hold of, so that one "
+                "part computes in low precision and the other in float32: layers are given inputs of another dtype "
+                "than theirs. Pass the same policy to every call."
+            )
+            yield self.finding(root, message, (inner[0], "sharded here with another policy"))
+
+
+def _computes_low(sharded: Sharded) -> bool:
+    return sharded.precision is not None and sharded.precision.param in ("bfloat16", "float16")
 
 
 class HybridMeshOrder(Rule):
