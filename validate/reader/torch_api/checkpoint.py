@@ -128,7 +128,9 @@ def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: in
     if not isinstance(value, Obj):
         return [Entry(key=key, kind=Kind.UNKNOWN)]
     if isinstance(value.data, StateData):
-        return _of_state(walk, key, value.data, by_rank)
+        replaced = walk.fact(value, "replaced")  # some of its values, by what the program made of them
+        data = dataclasses.replace(value.data, form=Form.UNKNOWN) if replaced else value.data
+        return _of_state(walk, key, data, by_rank)
     content = walk.content(value)
     what = walk.what(value)
     if isinstance(content, Items) and what is What.DICT:

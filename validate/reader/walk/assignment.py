@@ -149,6 +149,8 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
     if not isinstance(outer, Obj):
         return
     content = walk.content(outer)
+    if content is None:
+        walk.establish(outer, "replaced")
     if walk.what(outer) is What.MODULE:
         attach(walk, node, outer, value)
         walk.hold(outer, value)
