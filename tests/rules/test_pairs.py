@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,16 +45,18 @@ def run(script: Path, outcome: str, scratch: Path) -> Run:
     work, records = scratch / "work", scratch / "records"
     work.mkdir()
     records.mkdir()
-    job = Job(
-        script=script,
-        args=(),
-        nproc=2,
-        cwd=work,
-        scratch=records,
-        deadline=HANG if outcome == "hangs" else PATIENCE,
-        env={"TMPDIR": str(work)},  # a program that hangs leaves its folder behind
-    )
-    return launcher("warm").run(job)
+    # A program that hangs leaves its folder behind; the name is short, for processes make sockets there.
+    with tempfile.TemporaryDirectory(prefix="fsdp2-", ignore_cleanup_errors=True) as temporary:
+        job = Job(
+            script=script,
+            args=(),
+            nproc=2,
+            cwd=work,
+            scratch=records,
+            deadline=HANG if outcome == "hangs" else PATIENCE,
+            env={"TMPDIR": temporary},
+        )
+        return launcher("warm").run(job)
 
 
 def check(outcome: str, finished: Run) -> None:
@@ -73,7 +76,7 @@ def test_the_reader_finds_the_mistake_and_nothing_else(rule: Rule) -> None:
     assert judge(read(folder(rule) / "good.py").traces) == []
 
 
-ATTEMPTS = 3  # a race between two saves hangs nearly every time; once is enough to show that it can
+ATTEMPTS = 3  # where ranks race, a mistake shows nearly every time; once is enough to see that it can
 
 RUNS = [(rule, claim) for rule in RULES for claim in claims(rule)]
 
@@ -82,17 +85,19 @@ RUNS = [(rule, claim) for rule in RULES for claim in claims(rule)]
 @pytest.mark.matrix
 @pytest.mark.parametrize(("rule", "claim"), RUNS, ids=[f"{rule.code}-{claim.program}" for rule, claim in RUNS])
 def test_it_runs_as_its_page_says_and_the_probe_sees_it_where_it_can(rule: Rule, claim: Claim, tmp_path: Path) -> None:
-    attempts = ATTEMPTS if claim.outcome == "hangs" else 1
-    for attempt in range(attempts):
-        (place := tmp_path / str(attempt)).mkdir()
+    bad = claim.program == "bad.py"
+    for left in reversed(range(ATTEMPTS if bad and claim.outcome != "exits 0" else 1)):
+        (place := tmp_path / str(left)).mkdir()
         finished = run(folder(rule) / claim.program, claim.outcome, place)
-        if finished.hung:
+        try:
+            check(claim.outcome, finished)
+            assert claim.prints in finished.ends[0].output
+            if not bad or PROBE in rule.seen_by:  # else what comes of the mistake may be for another rule
+                assert [f.code for f in judge(merge(finished))] == ([rule.code] if bad else [])
             break
-    check(claim.outcome, finished)
-    assert claim.prints in finished.ends[0].output
-    if claim.program == "good.py" or PROBE in rule.seen_by:  # else what comes of the mistake may be for another rule
-        expected = [rule.code] if claim.program == "bad.py" else []
-        assert [f.code for f in judge(merge(finished))] == expected
+        except AssertionError:
+            if not left:
+                raise
 
 
 def test_a_page_that_claims_too_much_fails(tmp_path: Path) -> None:
