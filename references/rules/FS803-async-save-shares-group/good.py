@@ -29,12 +29,13 @@ def main() -> None:
     state = {"model": model.state_dict()}
     group = dist.new_group(backend="gloo")
     future = dcp.async_save(state, storage_writer=UnevenWriter(folder[0]), process_group=group)
-    time.sleep(0.5)  # stands for fetching a batch
-    print("forward:", tuple(model(torch.ones(2, 8)).shape))
+    time.sleep(0.5)  # stands for a step
+    loss = torch.ones(8)
+    dist.all_reduce(loss)
     future.result()
 
     if dist.get_rank() == 0:
-        print("saved beside the forward")
+        print("saved beside an all_reduce")
         shutil.rmtree(folder[0])
     dist.barrier()
     dist.destroy_process_group()
