@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import venv
@@ -88,6 +89,12 @@ def test_our_modules_are_found_beside_a_users_of_the_same_name(project: Path) ->
 def test_a_users_modules_are_found_in_a_validated_run(project: Path, launcher: str) -> None:
     process = fsdp2("validate", "train.py", "--prove", "trace", "--launcher", launcher, cwd=project)
     assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = re.findall(r'^  "pytorch_fsdp2_dcp\.([\w.]+)",$', (SKILL / "pyproject.toml").read_text(), re.MULTILINE)
+    there = [path.parent for top in ("templates", "validate") for path in (SKILL / top).rglob("__init__.py")]
+    assert sorted(listed) == sorted(".".join(folder.relative_to(SKILL).parts) for folder in there)
 
 
 @pytest.mark.slow

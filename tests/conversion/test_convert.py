@@ -554,6 +554,7 @@ except SystemExit as left:
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["a.pt", "a.safetensors", "a", "a --dtype bf16"])
 def test_memory_stays_bounded_whatever_the_size_of_the_tensors(target: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ..templates.test_export import saved_weights
 from ..templates.training import Training, write_script
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_generated_script_resumes_from_its_checkpoint_after_a_tour_of_formats(tmp_path: Path) -> None:
     """The whole state, its generators too, went through one file; the weights alone equal those of the checkpoint."""

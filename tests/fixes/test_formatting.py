@@ -96,6 +96,7 @@ def test_a_fix_holds_however_the_program_is_written(content: bytes) -> None:
     check(content)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @thorough
 @given(written())
@@ -118,6 +119,7 @@ def test_edits_lead_from_one_text_to_the_other(old: str, new: str) -> None:
     assert edited(old, edits_between(old, new)) == new
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.py")), ids=lambda path: path.stem)
 def test_no_fix_leaves_a_fixture_worse(path: Path) -> None:

@@ -211,7 +211,8 @@ def test_a_process_based_save_with_a_stager_is_followed(tmp_path: Path) -> None:
             main()
     """
     first, _ = traces_of(tmp_path, script, prepared=False, deadline=120)
-    assert only(first, Awaited).future == only(first, AsyncSaved).future
+    saved = only(first, AsyncSaved)
+    assert [awaited.future for awaited in first.of(Awaited)] == [saved.staging, saved.future]
     assert (tmp_path / "cwd" / "one" / ".metadata").exists()
 
 

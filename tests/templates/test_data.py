@@ -350,6 +350,7 @@ def dataset_training(folder: Path, **options: str) -> Training:
     return Training(write_script(folder, dataset=DATASET), folder / "run", options={**VOCABULARY, **options})
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", DATASET])
 def test_a_killed_run_ends_as_if_it_had_not_been_and_on_another_number_of_ranks_up_to_rounding(

@@ -21,6 +21,7 @@ from ..commands import SKILL, assert_refused, fsdp2
 from .inputs import own_modules, packages
 from .rows import TABLE, covering, sample, spelled, works
 
+SLOW = [pytest.mark.slow, pytest.mark.matrix]
 LONGEST = 760  # lines, less one, of a script for which everything is chosen at once
 BLOCKS = (
     *("init_distributed", "build_mesh", "build_model_meta", "build_optimizer", "data", "TrainState"),
@@ -33,7 +34,8 @@ FLAGS = (
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(2, id="pairs"), pytest.param(3, id="triples", marks=pytest.mark.slow)]
+    scope="module",
+    params=[pytest.param(2, id="pairs"), pytest.param(3, id="triples", marks=SLOW)],
 )
 def scripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Row]:
     """The scripts of combinations that hold every pair, or triple, of the options' examples."""
@@ -78,6 +80,7 @@ def test_a_script_for_which_one_thing_is_chosen_is_under_500_lines(name: str) ->
             assert len(render(answer(chosen)).splitlines()) < 500, spelled({**answer({}), **chosen})
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_three_thousand_random_combinations_render_and_compile() -> None:
     for row in itertools.islice(sample(seed=0), 3000):

@@ -28,6 +28,7 @@ class Flagged(Training):
         return [*super().arguments(), self.flag]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_any_number_of_ranks_starts_from_a_seed_checkpoint_as_if_there_were_none(script: Path, tmp_path: Path) -> None:
     """Bit for bit, the first steps of the optimizer too; and to seed again changes nothing."""
@@ -43,6 +44,7 @@ def test_any_number_of_ranks_starts_from_a_seed_checkpoint_as_if_there_were_none
     assert "one process for --seed-checkpoint" in refused.stderr and not (tmp_path / "refused" / "checkpoints").exists()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_run_starts_from_the_weights_of_another_topology_and_goes_on_from_its_own(
     script: Path, tmp_path: Path

@@ -198,6 +198,7 @@ def test_the_torchrun_file_trains_on_all_ranks(straight: list[dict[str, float]])
     assert straight[-1]["loss"] < straight[0]["loss"] - 1
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_when_a_rank_dies_the_agents_of_all_machines_start_again_and_the_run_resumes(
     straight: list[dict[str, float]], tmp_path: Path
@@ -243,6 +244,7 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_machines_train_as_one_and_resume_after_a_rank_of_one_dies(
     two_hosts: tuple[list[str], list[str]], straight: list[dict[str, float]], tmp_path: Path
@@ -359,6 +361,7 @@ def test_a_batch_job_that_fails_is_not_queued_again(tmp_path: Path) -> None:
     assert batch.requeues() == []
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_batch_job_that_is_preempted_saves_is_queued_again_once_and_resumes(tmp_path: Path) -> None:
     """It would run for hours; both times Slurm's signal ends it, the second time it goes on where it was saved."""
@@ -401,6 +404,7 @@ def ray_environment() -> Iterator[dict[str, str]]:
         }
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_when_a_ray_worker_is_killed_its_rank_goes_too_and_new_workers_resume(
     ray_environment: dict[str, str], straight: list[dict[str, float]], tmp_path: Path

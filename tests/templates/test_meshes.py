@@ -39,6 +39,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     return log(tmp_path_factory.mktemp("alone"), "dp_shard=-1", 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("mesh", "ranks"), ARRANGEMENTS)
 def test_a_mesh_computes_what_one_process_computes(
     mesh: str, ranks: int, alone: list[dict[str, float]], tmp_path: Path

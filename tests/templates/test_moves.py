@@ -31,6 +31,7 @@ def arguments(checkpoints: Path, log: Path) -> list[str]:
     return [word for pair in options.items() for word in pair]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("chosen", [{}, {"optimizer": "sgd", "async_mode": "disabled", "cpu_offload": "on"}], ids=str)
 def test_a_run_that_moves_from_mesh_to_mesh_stays_the_same_run(tmp_path: Path, chosen: dict[str, str]) -> None:
     assert all(ranks % abs(size) == 0 for mesh, ranks in LEGS for size in parse_mesh(mesh).values())

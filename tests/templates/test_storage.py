@@ -63,6 +63,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Training:
     return training
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("async_mode", ["disabled", "async", "async_with_pinned_mem"])
 def test_a_run_on_s3_that_is_killed_ends_as_one_in_a_folder_that_was_not(

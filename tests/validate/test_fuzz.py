@@ -66,6 +66,7 @@ def test_mutated_scripts_are_judged_or_refused(content: bytes) -> None:
     outcome(content)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @thorough
 @given(mutated())
