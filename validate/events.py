@@ -788,7 +788,7 @@ class Loaded(_Checkpointed):
     where another planner decides.
     `looked_into`: the program reads the metadata of checkpoints, and so may know what is in them (reader).
     `pretrained`: it is read in the format of Hugging Face: what the run is given to begin with, and no checkpoint of a
-    run (reader).
+    run.
     `whole`: the directory has its metadata, without which a checkpoint was not finished (probe). For the reader it is
     False when the directory was chosen among the entries of a folder by a program that nowhere looks whether
     a checkpoint is whole; None otherwise.

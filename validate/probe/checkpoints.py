@@ -16,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import staging, state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from ..events import (
     AsyncSaved,
@@ -147,7 +148,11 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
     def loaded(call: Call) -> Handler:
         state = call["state_dict"]
         ref = observer.ref(state, call.frame, "state") if isinstance(state, dict) else None
-        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]), whole=_whole(_target(call)))
+        reader = call["storage_reader"]
+        of_dcp = reader is None or type(reader) is FileSystemReader  # others have files of other names
+        whole = _whole(_target(call)) if of_dcp else None
+        foreign = _is_pretrained(reader)
+        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]), pretrained=foreign, whole=whole)
 
     def save_expanded(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
         expanded = yield
@@ -242,6 +247,11 @@ def _whole(target: str | None) -> bool | None:
     if target is None or not (folder := Path(target)).is_dir():
         return None
     return any(folder.glob("*.metadata"))
+
+
+def _is_pretrained(reader: object) -> bool:
+    of_hugging_face = getattr(dcp, "HuggingFaceStorageReader", None)  # since torch 2.9
+    return of_hugging_face is not None and isinstance(reader, of_hugging_face)
 
 
 def _series(target: str | None) -> str | None:
