@@ -77,9 +77,6 @@ def test_parameters_that_are_not_those_saved_are_named() -> None:
     )
 
 
-def test_buffers_that_are_not_those_saved_are_named() -> None:
+def test_buffers_that_the_first_forward_changes_count_as_restored() -> None:
     other = [dataclasses.replace(RESUMED[0][0], buffers={"running_mean": 99}), *RESUMED[0][1:]]
-    assert (
-        restored_difference(STRAIGHT, (other,), 3)
-        == "1 of 1 tensor of buffers differ from those saved on rank 0 (`running_mean`)"
-    )
+    assert restored_difference(STRAIGHT, (other,), 3) is None

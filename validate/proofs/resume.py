@@ -157,10 +157,9 @@ def restored_difference(straight: Measured, resumed: Measured, saved: int) -> st
         now = next((f for f in theirs if f.step == 0), None)
         if then is None or now is None:
             continue
-        for what, old, new in (
+        for what, old, new in (  # not buffers: a forward, which comes before the first step, may change them
             ("parameters", then.params, now.params),
             ("optimizer state", then.optimizer, now.optimizer),
-            ("buffers", then.buffers, now.buffers),
         ):
             if missing := [name for name in old if name not in new]:
                 count = f"{len(missing)} of {plural(len(old), 'tensor')}"
