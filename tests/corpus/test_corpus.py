@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from .measure import CORPUS, Mark, Measured, labels, measure
+from .measure import CORPUS, Mark, Measured, labels, measure, plant, write_programs
 
 # One of these that is found, or a new one, fails the test: change the list then, and the figures with it.
 KNOWN_MISSES = {
@@ -27,8 +28,15 @@ KNOWN_MISSES = {
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
-    return measure()
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_programs(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(programs: Path) -> Measured:
+    return measure(programs)
 
 
 def test_what_is_missed_is_known(measured: Measured) -> None:
@@ -39,15 +47,22 @@ def test_nothing_else_is_found(measured: Measured) -> None:
     assert [str(mark) for mark in measured.alarms] == []
 
 
-def test_each_planted_program_has_one_label_of_the_rule_that_it_is_named_after() -> None:
-    programs = Counter((mark.file.split("/")[1], mark.code) for mark in labels())
-    assert programs == {(p.name, p.name[:5]): 1 for p in (CORPUS / "planted").iterdir()}
+def test_each_planted_program_has_one_label_of_the_rule_that_it_is_named_after(programs: Path) -> None:
+    labelled = Counter((mark.file.split("/")[1].removesuffix(".py"), mark.code) for mark in labels(programs))
+    assert labelled == {(edits.stem, edits.stem[:5]): 1 for edits in (CORPUS / "planted").iterdir()}
 
 
-def test_the_programs_compile() -> None:
-    for folder in ("right", "planted"):
-        for path in (CORPUS / folder).glob("**/*.py"):
-            compile(path.read_text(), path, "exec")
+def test_the_programs_compile(programs: Path) -> None:
+    for path in programs.glob("**/*.py"):
+        compile(path.read_text(), path, "exec")
+
+
+def test_an_edit_that_does_not_fit_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n\ny = 1\n")
+    plant(tmp_path / "a.py", " x = 1\n\n-y = 1\n+y = 2\n")
+    assert (tmp_path / "a.py").read_text() == "x = 1\n\ny = 2\n"
+    with pytest.raises(AssertionError, match="expected once"):
+        plant(tmp_path / "a.py", "-y = 1\n+y = 3\n")
 
 
 def test_figures() -> None:
