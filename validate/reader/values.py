@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -146,6 +146,13 @@ class Obj(Value):
     many: bool = field(default=False, compare=False)
     parent: tuple[Obj, str] | None = field(default=None, compare=False)
     data: StateData | OptionsData | Precision | str | None = field(default=None, compare=False)
+
+    def found_in(self) -> Iterator[Obj]:
+        """The object, what it was found in, what that was found in, and so on."""
+        at: Obj | None = self
+        while at is not None:
+            yield at
+            at = at.parent[0] if at.parent is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Form, Ref, Sharded, StateApplied, Via
+from ..events import Form, Sharded, StateApplied, Via
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import PROBE, Rule
+from .base import PROBE, Rule, named
 
 
 def _sharded_before(trace: Trace, applied: StateApplied) -> Sharded | None:
@@ -29,7 +29,7 @@ class LenientLoadUnchecked(Rule):
         for applied in trace.of(StateApplied):
             if applied.strict is not False or not self._loses(trace, applied):
                 continue
-            name = ", ".join(f"`{ref.name}`" for ref in applied.to)
+            name = named(applied.to)
             message = (
                 f"strict=False, and nobody looks at the keys that were missing: where the names differ by a prefix "
                 f"nothing at all is loaded into {name}, and it keeps its random weights. "
@@ -79,7 +79,7 @@ class FullStateWithoutBroadcast(Rule):
         whole = applied.form is Form.FULL and applied.full is False and applied.assign is False
         if whole and _sharded_before(trace, applied) is not None:
             return (
-                f"the state dict has whole tensors, the parameters of {_names(applied.to)} are sharded: copying the "
+                f"the state dict has whole tensors, the parameters of {named(applied.to)} are sharded: copying the "
                 "one into the other raises. Use set_model_state_dict(model, state, "
                 "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))."
             )
@@ -100,12 +100,8 @@ class AssignedOverShards(Rule):
             if applied.assign is not True or applied.form is not Form.FULL or sharded is None:
                 continue
             message = (
-                f"assign=True puts whole tensors in the place of the sharded parameters of {_names(applied.to)}: FSDP "
+                f"assign=True puts whole tensors in the place of the sharded parameters of {named(applied.to)}: FSDP "
                 "fails on the next forward, or at once. Use set_model_state_dict(model, state, "
                 "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))."
             )
             yield self.finding(applied, message, (sharded, "sharded here"))
-
-
-def _names(refs: tuple[Ref, ...]) -> str:
-    return ", ".join(f"`{ref.name}`" for ref in refs)

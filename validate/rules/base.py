@@ -13,18 +13,20 @@ from ..events import (
     Exited,
     Location,
     ModuleBuilt,
+    OptimizerBuilt,
     Origin,
+    Ref,
     Sharded,
     StateApplied,
     StateTaken,
+    Stepped,
+    Via,
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
 
 READER: Origin = "reader"
 PROBE: Origin = "probe"
-
-EAGER = frozenset({"Adagrad"})  # creates its state in its constructor; the others of torch.optim at the first step
 
 
 class Rule(ABC):
@@ -58,6 +60,25 @@ def concluded(trace: Trace) -> bool:
     return trace.ended and not any(exited.error or exited.code for exited in trace.of(Exited))
 
 
+def eager(built: OptimizerBuilt) -> bool:
+    """Whether an optimizer creates its state in its constructor; the others of torch.optim do at the first step."""
+    return built.cls.rpartition(".")[2] == "Adagrad"
+
+
+def stepped(trace: Trace, optimizer: Ref, event: Event) -> bool:
+    """Whether the optimizer has taken a step before an event, or was given the state of one that had."""
+    return any(s.optimizer == optimizer for s in trace.before(event, Stepped)) or any(
+        optimizer in a.to for a in trace.before(event, StateApplied)
+    )
+
+
+def has_state(trace: Trace, optimizer: Ref, event: Event) -> bool:
+    """Whether there is state of the optimizer before an event: the helpers that read it create it, too."""
+    return stepped(trace, optimizer, event) or any(
+        optimizer in t.of and t.via is Via.HELPER for t in trace.before(event, StateTaken)
+    )
+
+
 def unsharded(trace: Trace, event: StateTaken | StateApplied) -> bool:
     """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
     of = event.of if isinstance(event, StateTaken) else event.to
@@ -72,6 +93,11 @@ def unsharded(trace: Trace, event: StateTaken | StateApplied) -> bool:
         )
         for module in of
     )
+
+
+def named(refs: Iterable[Ref]) -> str:
+    """The names of objects, for a message."""
+    return ", ".join(f"`{ref.name}`" for ref in refs)
 
 
 def quoted(entries: Iterable[Entry]) -> str:

@@ -18,7 +18,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import READER, Rule, unsharded
+from .base import READER, Rule, has_state, named, unsharded
 
 # Those of torch.optim whose update depends on how many steps they took.
 _COUNTING = frozenset({"Adam", "AdamW", "Adamax", "NAdam", "RAdam"})
@@ -40,11 +40,10 @@ class FullStateOnEveryRank(Rule):
                 continue
             if any(applied.state == taken.state for applied in trace.after(taken, StateApplied)):
                 continue  # each rank gives what it has to a model
-            names = ", ".join(f"`{ref.name}`" for ref in taken.of)
             message = (
-                f"the whole state of {names} is gathered into the memory of every rank, on the device that it is "
-                "trained on. Add cpu_offload=True: rank 0 then gets it in host memory and the others get nothing; "
-                "every rank still has to call."
+                f"the whole state of {named(taken.of)} is gathered into the memory of every rank, on the device that "
+                "it is trained on. Add cpu_offload=True: rank 0 then gets it in host memory and the others get "
+                "nothing; every rank still has to call."
             )
             yield self.finding(taken, message)
 
@@ -76,11 +75,7 @@ class FsdpStateChangedByReading(Rule):
         built = [b for b in trace.before(taken, OptimizerBuilt) if b.optimizer == optimizer]
         if not built or any(b.cls.rpartition(".")[2] not in _COUNTING for b in built) or trace.escaped(optimizer):
             return False
-        return not (
-            any(stepped.optimizer == optimizer for stepped in trace.before(taken, Stepped))
-            or any(optimizer in applied.to for applied in trace.before(taken, StateApplied))
-            or any(optimizer in t.of and t.via is Via.HELPER for t in trace.before(taken, StateTaken))
-        )
+        return not has_state(trace, optimizer, taken)
 
     def _matters(self, trace: Trace, taken: StateTaken, optimizer: Ref) -> bool:
         """Whether it steps later, and nothing is loaded in between, which would put its count right."""

@@ -15,13 +15,12 @@ from ..events import (
     OptimizerBuilt,
     Saved,
     StateApplied,
-    StateTaken,
     Stepped,
     Via,
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import EAGER, READER, Rule, concluded, quoted
+from .base import READER, Rule, concluded, eager, has_state, quoted
 
 
 class OptimizerLoadedLazily(Rule):
@@ -50,14 +49,9 @@ class OptimizerLoadedLazily(Rule):
         if entry.kind is not Kind.OPTIMIZER or entry.via not in (Via.OBJECT, Via.METHOD) or optimizer is None:
             return False
         built = [b for b in trace.before(loaded, OptimizerBuilt) if b.optimizer == optimizer]
-        if not built or any(b.stateless or b.cls.rpartition(".")[2] in EAGER for b in built):
+        if not built or any(b.stateless or eager(b) for b in built):
             return False
-        filled = (
-            any(s.optimizer == optimizer for s in trace.before(loaded, Stepped))
-            or any(optimizer in a.to for a in trace.before(loaded, StateApplied))
-            or any(optimizer in t.of and t.via is Via.HELPER for t in trace.before(loaded, StateTaken))
-        )
-        return not filled and not trace.escaped(optimizer)
+        return not has_state(trace, optimizer, loaded) and not trace.escaped(optimizer)
 
 
 # What a run counts, or compares with, and must go on from.

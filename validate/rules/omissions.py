@@ -66,9 +66,10 @@ class SchedulerNotSaved(Rule):
     clause = 8
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        every_save, every_load = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
         for built in trace.of(SchedulerBuilt):
-            loads = [r for r in of_training(trace, Loaded) if _optimizers(r) & self._alike(trace, built)]
-            saved = next((s for s in of_training(trace, Saved, AsyncSaved) if self._leaves_out(trace, s, built)), None)
+            loads = [r for r in every_load if _optimizers(r) & self._alike(trace, built)]
+            saved = next((s for s in every_save if self._leaves_out(trace, s, built)), None)
             resumed = next((r for r in loads if together(r, built)), None)
             if saved is None or resumed is None or self._restored(trace, built, loads):
                 continue
@@ -157,11 +158,12 @@ class StepNotSaved(Rule):
     seen_by = frozenset({READER})
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        every_save, every_load = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
         for loop in trace.of(TrainingLoop):
             if loop.start is None:
                 continue
-            saves = [s for s in of_training(trace, Saved, AsyncSaved) if loop.since <= s.order < loop.order]
-            loads = [r for r in of_training(trace, Loaded) if r.order < loop.since and together(r, loop)]
+            saves = [s for s in every_save if loop.since <= s.order < loop.order]
+            loads = [r for r in every_load if r.order < loop.since and together(r, loop)]
             pairs = ((s, r) for s in saves if together(s, loop) for r in loads if _optimizers(s) & _optimizers(r))
             found = next((pair for pair in pairs if all(map(self._tells_nothing, pair))), None)
             if found is None:

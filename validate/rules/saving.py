@@ -12,15 +12,13 @@ from ..events import (
     GradientsCleared,
     OptimizerBuilt,
     Saved,
-    StateApplied,
     StateTaken,
-    Stepped,
     TorchSaved,
     Via,
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import EAGER, Rule, quoted
+from .base import Rule, eager, quoted, stepped
 
 
 class TorchSaveOfShards(Rule):
@@ -148,9 +146,4 @@ class StateTakenBetweenBackwardAndStep(Rule):
             for t in trace.before(taken, StateTaken)
             if optimizer in t.of and t.via is Via.HELPER and not any(trace.between(built, t, Backward))
         )
-        return (
-            any(s.optimizer == optimizer for s in trace.before(taken, Stepped))
-            or any(optimizer in a.to for a in trace.before(taken, StateApplied))
-            or any(created)
-            or built.cls.rpartition(".")[2] in EAGER
-        )
+        return stepped(trace, optimizer, taken) or any(created) or eager(built)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..values import Obj, Sym, Value, What
+from ..values import Value
 from ..walk.calls import Call
-from ..walk.folders import listed
+from ..walk.folders import listed, may_be_path
 from .questions import answer, looked_at
 from .table import anything, api
 
@@ -20,8 +20,7 @@ def _list(call: Call) -> Value:
 
 @anything("iterdir", "glob", "rglob")
 def _entries(call: Call, receiver: Value) -> Value | None:
-    is_path = isinstance(receiver, Sym) or (isinstance(receiver, Obj) and receiver.what is What.OPAQUE)
-    return _list(call) if is_path else None
+    return _list(call) if may_be_path(receiver) else None
 
 
 @api("os.path.exists", "os.path.isfile", "os.path.lexists")

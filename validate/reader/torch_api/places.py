@@ -8,6 +8,7 @@ from ...events import FilesMoved
 from ..values import NONE, Const, External, Obj, Sym, Value, What
 from ..walk.calls import Call
 from ..walk.core import Walk
+from ..walk.folders import may_be_path
 from .table import anything, api
 
 _SETTINGS = re.compile(r"^(self\.)?_?(args|cfg|conf|config|opts?|options|settings|hparams|FLAGS)$")
@@ -43,12 +44,8 @@ def place_of(walk: Walk, value: Value | None) -> str | None:
 
 def _is_setting(walk: Walk, value: Obj) -> bool:
     """Whether it was found in what holds the settings of the program."""
-    at = value
-    while at.parent is not None:
-        at = at.parent[0]
-        if at.cls == External("argparse.Namespace") or _SETTINGS.match(walk.name(at)):
-            return True
-    return False
+    _, *around = value.found_in()
+    return any(at.cls == External("argparse.Namespace") or _SETTINGS.match(walk.name(at)) for at in around)
 
 
 @api(*_MOVES)
@@ -59,7 +56,7 @@ def _moved(call: Call) -> Value:
 
 @anything("rename", "symlink_to", "hardlink_to")
 def _path_moved(call: Call, receiver: Value) -> Value | None:
-    if isinstance(receiver, Sym | Const) or (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
+    if isinstance(receiver, Const) or may_be_path(receiver):
         call.walk.emit(FilesMoved, call.node)
         return call.walk.unknown()
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..values import Obj, Sym, Value, What
+from ..values import Sym, Value
 from ..walk.calls import Call
 from ..walk.core import Walk
+from ..walk.folders import may_be_path
 from .table import anything, api
 
 
@@ -29,8 +30,7 @@ def _is_folder(call: Call, receiver: Value) -> Value | None:
 
 def looked_at(call: Call, receiver: Value) -> Value | None:
     """`path.exists()`; what takes a path itself (`storage.exists(path)`) may well have asked on rank 0 alone."""
-    is_path = isinstance(receiver, Sym) or (isinstance(receiver, Obj) and receiver.what is What.OPAQUE)
-    return answer(call.walk, "files") if is_path and not call.everything() else None
+    return answer(call.walk, "files") if may_be_path(receiver) and not call.everything() else None
 
 
 @api(

@@ -71,12 +71,7 @@ def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
 
 def _owner(walk: Walk, obj: Obj) -> Obj | None:
     """The module, or the tensor of one, that a value is or was found in."""
-    at: Obj | None = obj
-    while at is not None:
-        if is_tensor(at) or walk.what(at) is What.MODULE:
-            return at
-        at = at.parent[0] if at.parent is not None else None
-    return None
+    return next((at for at in obj.found_in() if is_tensor(at) or walk.what(at) is What.MODULE), None)
 
 
 # --- what is known of it in the end ---

@@ -47,12 +47,9 @@ def forget(walk: Walk, value: Value) -> None:
     """The dtype of these tensors, or of what is in these modules, may have changed."""
     for _, v in members(value):
         for obj in v.of if isinstance(v, Tensors) else (v,):
-            at = obj if isinstance(obj, Obj) else None
-            while at is not None:
-                if walk.what(at) is What.MODULE:
-                    give(walk, at, None)
-                    break
-                at = at.parent[0] if at.parent is not None else None
+            around = obj.found_in() if isinstance(obj, Obj) else ()
+            if (module := next((at for at in around if walk.what(at) is What.MODULE), None)) is not None:
+                give(walk, module, None)
 
 
 def dtype_of(walk: Walk, module: Obj) -> str | None:

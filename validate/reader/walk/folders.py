@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 
-from ..values import Const, Elements, External, Items, Obj, Sym, Tuple, Value, members
+from ..values import Const, Elements, External, Items, Obj, Sym, Tuple, Value, What, members
 from .core import Walk
 from .handlers import catches_failure
 
@@ -17,6 +17,11 @@ _MARK = re.compile(
     r"\.metadata\b|^[\w.{}/*-]*(complete|done|success|commit|finish|valid|tmp|temp)[\w.{}/*-]*$", re.IGNORECASE
 )
 _MOVES = {"rename", "renames", "move", "read_metadata", "replace"}
+
+
+def may_be_path(value: Value) -> bool:
+    """Whether nothing is known of a value that would tell it from a path."""
+    return isinstance(value, Sym) or (isinstance(value, Obj) and value.what is What.OPAQUE)
 
 
 def listed(walk: Walk, value: object, depth: int = 0) -> bool:
