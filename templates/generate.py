@@ -10,13 +10,13 @@ import argparse
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..validate import header
 from ..validate.errors import UserError
+from ..validate.files import replace_file
 from .launchers import LAUNCHERS, launch_name, launch_written_by, render_launcher
 from .options import OPTIONS, Answers, answer
 from .render import render, version
@@ -171,20 +171,12 @@ def _read(path: Path) -> str:
 
 
 def _write(file: _File) -> None:
-    """Write the whole file or nothing: a reader never sees half of it. Permissions of a file that exists stay."""
+    """Write the whole file or nothing. Permissions of a file that exists stay."""
     target = file.path.resolve()  # through a symbolic link, not over it
     try:
         new = (0o777 if file.executable else 0o666) & ~_umask()
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else new
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(file.text)
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        replace_file(target, file.text.encode(), mode)
     except OSError as error:
         raise UserError(
             f"{file.path}: cannot be written: {error.strerror}; expected a file in a folder of yours"

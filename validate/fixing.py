@@ -7,11 +7,9 @@ and no other one that it did not have. Fixes that touch the same lines are made 
 from __future__ import annotations
 
 import codecs
-import contextlib
 import difflib
 import os
 import stat
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from .errors import UserError
 from .events import Location
+from .files import replace_file
 from .findings import Finding
 from .fixes import FIXERS, Proposal, Script
 from .fixes.proposal import Edit, disturbed, edited, edits_between, lines_of
@@ -77,16 +76,7 @@ class Text:
                 raise UserError(f"{self.source.name}: changed while it was fixed; nothing was written, run it again")
             if not os.access(path, os.W_OK):
                 raise UserError(f"{self.source.name}: not fixed: it may not be written; change its permissions")
-            handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(self.encoded())
-                    os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-                Path(scratch).replace(path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(scratch).unlink()
-                raise
+            replace_file(path, self.encoded(), stat.S_IMODE(path.stat().st_mode))
         except OSError as error:
             raise UserError(f"{self.source.name}: not fixed: {error.strerror}; expected a file to write") from error
 

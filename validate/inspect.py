@@ -9,8 +9,6 @@ memory than a small one, but for its metadata.
 from __future__ import annotations
 
 import argparse
-import difflib
-import fnmatch
 import json
 import sys
 
@@ -19,7 +17,7 @@ from .checkpoint.against import Difference, difference
 from .checkpoint.digest import digest
 from .checkpoint.folders import open_folder
 from .checkpoint.layouts import Checkpoint, Parts, Steps, survey
-from .checkpoint.pickles import shown
+from .checkpoint.patterns import expected, matching
 from .errors import UserError
 
 EXAMPLES = (
@@ -96,14 +94,12 @@ def _matching(checkpoint: Checkpoint, pattern: str | None) -> list[str] | None:
         return None
     contents = checkpoint.contents
     keys = sorted((*contents.tensors, *contents.objects)) if contents else []
-    return [key for key in keys if fnmatch.fnmatchcase(key, pattern)]
+    return matching(keys, pattern)
 
 
 def _nothing_matches(arguments: argparse.Namespace, checkpoints: list[Checkpoint]) -> str:
     keys = [key for c in checkpoints if c.contents for key in (*c.contents.tensors, *c.contents.objects)]
-    near = [key for key in keys if arguments.keys in key] or difflib.get_close_matches(arguments.keys, keys[:10_000])
-    hint = f"near it: {', '.join(map(shown, near[:3]))}" if near else f"the checkpoint has {len(keys)} keys"
-    return f"--keys {arguments.keys}: matches none; expected a pattern such as '*.weight'; {hint}"
+    return f"--keys {arguments.keys}: matches none; {expected(keys, arguments.keys, 'the checkpoint')}"
 
 
 def _digests(checkpoint: Checkpoint, keys: list[str] | None) -> dict[str, str]:

@@ -10,15 +10,21 @@ reading: see `values`, which brings the bytes in that order from chunks of any s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from .contents import Tensor
 from .folders import Folder
 from .values import BAND, bands
 
 
+def begun(dtype: str, shape: Sequence[int]) -> hashlib._Hash:
+    """The hash of a tensor whose elements are still to come."""
+    return hashlib.sha256(f"{dtype} {list(shape)}\n".encode())
+
+
 def digest(folder: Folder, tensor: Tensor, limit: int = BAND) -> str:
     """The hash, in hexadecimal. Raises UserError where the elements cannot be read."""
-    sha = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
+    sha = begun(tensor.dtype, tensor.shape)
     for band in bands(folder, tensor, limit):
         sha.update(band.words.reshape(-1).view("u1").data)
     return sha.hexdigest()

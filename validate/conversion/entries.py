@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..checkpoint.archives import load_located
 from ..checkpoint.contents import Contents, Place, Tensor
+from ..checkpoint.digest import begun
 from ..checkpoint.dtypes import ITEM_SIZES
 from ..checkpoint.folders import Folder, LocalFolder, open_folder
 from ..checkpoint.layouts import Parts, Steps, survey
@@ -58,8 +58,8 @@ class Elements:
             yield words.view("u1").data
 
     def hash(self) -> Any:
-        """What `checkpoint.digest` begins with, to be fed with the blocks."""
-        return hashlib.sha256(f"{self.dtype} {list(self.shape)}\n".encode())
+        """A digest of the tensor, to be fed with its blocks."""
+        return begun(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import re
 from collections.abc import Sequence
 
+from ..checkpoint.patterns import expected, matching
 from ..checkpoint.pickles import shown
 from ..errors import UserError
 from .entries import Source, Step
@@ -15,27 +14,16 @@ from .entries import Source, Step
 def choose(source: Source, patterns: Sequence[str]) -> list[str]:
     """The keys that match a pattern, or all; without those that match one that begins with `!`."""
     keys = list(source.paths)
-    matching = {pattern: set(_filter(keys, pattern.removeprefix("!"))) for pattern in patterns}
-    for pattern, found in matching.items():
+    matched = {pattern: set(matching(keys, pattern.removeprefix("!"))) for pattern in patterns}
+    for pattern, found in matched.items():
         if not found:
-            raise UserError(f"--keys {pattern}: matches none of {source.where}; {_near(keys, pattern)}")
-    wanted = [found for pattern, found in matching.items() if not pattern.startswith("!")]
-    unwanted = set().union(*(found for pattern, found in matching.items() if pattern.startswith("!")))
+            raise UserError(f"--keys {pattern}: matches none of {source.where}; {expected(keys, pattern, 'it')}")
+    wanted = [found for pattern, found in matched.items() if not pattern.startswith("!")]
+    unwanted = set().union(*(found for pattern, found in matched.items() if pattern.startswith("!")))
     chosen = set().union(*wanted) if wanted else set(keys)
     if not chosen - unwanted:
         raise UserError(f"{source.where}: nothing is left to convert" if keys else f"{source.where}: holds no keys")
     return [key for key in keys if key in chosen and key not in unwanted]
-
-
-def _filter(keys: list[str], pattern: str) -> list[str]:
-    matches = re.compile(fnmatch.translate(pattern)).match
-    return [key for key in keys if matches(key)]
-
-
-def _near(keys: list[str], pattern: str) -> str:
-    near = [key for key in keys if pattern in key] or difflib.get_close_matches(pattern, keys[:10_000])
-    hint = f"near it: {', '.join(map(shown, near[:3]))}" if near else f"it has {len(keys)} keys"
-    return f"expected a pattern such as '*.weight'; {hint}"
 
 
 class Renaming:
@@ -67,7 +55,8 @@ def rename(keys: Sequence[str], renamings: Sequence[Renaming]) -> dict[str, str]
     for renaming in renamings:
         changed = {key: new for key, name in names.items() if (new := renaming(name)) is not None}
         if not changed:
-            raise UserError(f"--rename {renaming.given}: matches no key; {_near([*names.values()], renaming.given)}")
+            near = expected([*names.values()], renaming.given, "it")
+            raise UserError(f"--rename {renaming.given}: matches no key; {near}")
         names |= changed
     owners: dict[str, str] = {}
     for key, name in names.items():
