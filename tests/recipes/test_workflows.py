@@ -16,7 +16,7 @@ from pytorch_fsdp2_dcp.validate.rules import judge
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 TEXT = Path(__file__).resolve().parents[1] / "fixtures" / "text.md"
-WITH_CHECKPOINTS = ["blocking.py", "asynchronous.py"]
+WITH_CHECKPOINTS = ["b_blocking.py", "b_asynchronous.py"]
 
 
 def lint(recipe: str) -> list[str]:
@@ -44,18 +44,16 @@ def losses(finished: Run) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)$", finished.ends[0].output, re.MULTILINE)]
 
 
-@pytest.mark.parametrize(
-    "recipe", [p.relative_to(RECIPES).as_posix() for p in sorted(RECIPES.rglob("workflow_?/**/*.py"))]
-)
+@pytest.mark.parametrize("recipe", sorted(path.name for path in RECIPES.glob("[ab]_*.py")))
 def test_the_linter_finds_in_a_recipe_what_it_is_to_show(recipe: str) -> None:
-    assert lint(recipe) == (["FS601"] if recipe == "workflow_b/before.py" else [])
+    assert lint(recipe) == (["FS601"] if recipe == "b_before.py" else [])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "ranks"), [("single_process", 1), ("ddp", 2)])
+@pytest.mark.parametrize(("start", "ranks"), [("one_process", 1), ("ddp", 2)])
 def test_what_is_sharded_computes_the_losses_that_it_did_before(start: str, ranks: int, tmp_path: Path) -> None:
-    before = losses(run(f"workflow_a/{start}/before.py", tmp_path / "before", ranks))
-    after = losses(run(f"workflow_a/{start}/after.py", tmp_path / "after", 2))
+    before = losses(run(f"a_{start}_before.py", tmp_path / "before", ranks))
+    after = losses(run(f"a_{start}_after.py", tmp_path / "after", 2))
     assert len(before) > 3
     assert before[-1] < before[0]
     assert after == pytest.approx(before, abs=2e-5)
@@ -65,7 +63,7 @@ def test_what_is_sharded_computes_the_losses_that_it_did_before(start: str, rank
 @pytest.mark.parametrize("recipe", WITH_CHECKPOINTS)
 def test_a_recipe_with_checkpoints_keeps_the_rules_and_resumes_exactly(recipe: str, tmp_path: Path) -> None:
     subject = Subject(
-        script=RECIPES / "workflow_b" / recipe,
+        script=RECIPES / recipe,
         args=("--data", str(TEXT), "--batch", "4", "--epochs", "2", "--checkpoint-interval", "5"),
         nproc=2,
         cwd=tmp_path,

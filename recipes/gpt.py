@@ -1,12 +1,11 @@
-"""A training script for one process, as most begin: python before.py --data TEXT"""
+"""What the recipes train, and on what: a small GPT over bytes, and pieces of a text."""
 
-import argparse
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import Dataset
 
 
 class Block(nn.Module):
@@ -54,38 +53,3 @@ class Windows(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         start = index * self.length
         return self.text[start : start + self.length + 1].long()
-
-
-def main() -> None:
-    """Train for some epochs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    args = parser.parse_args()
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)
-    model = Model().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    data = Windows(args.data, 64)
-    order = RandomSampler(data, generator=torch.Generator().manual_seed(0))
-    loader = DataLoader(data, args.batch, sampler=order, drop_last=True)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader))
-
-    for _ in range(args.epochs):
-        for tokens in loader:
-            tokens = tokens.to(device)
-            logits = model.forward(tokens[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-            print(f"loss {loss.item():.6f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,62 @@
+"""The same by FSDP2, which computes the same losses: torchrun --nproc-per-node 2 -- a_ddp_after.py --data TEXT
+
+What changes: the model is built on meta and sharded, where DDP wrapped it, so that no name begins with
+`module.`; `set_requires_gradient_sync` takes the place of `no_sync`.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from gpt import Windows
+from sharded import build, start
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main() -> None:
+    """Train for some epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--accumulate", type=int, default=2, help="batches an optimizer step")
+    args = parser.parse_args()
+
+    device = start()
+    model = build(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)  # over the sharded parameters, so after sharding
+    data = Windows(args.data, 64)
+    order: DistributedSampler[Tensor] = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    loader = DataLoader(data, args.batch // dist.get_world_size(), sampler=order, drop_last=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader) // args.accumulate)
+    total = torch.zeros((), device=device)
+
+    for epoch in range(args.epochs):
+        order.set_epoch(epoch)
+        for index, tokens in enumerate(loader):
+            tokens = tokens.to(device)
+            last = index % args.accumulate == args.accumulate - 1
+            model.set_requires_gradient_sync(last)  # reduced once a step
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) / args.accumulate
+            loss.backward()
+            total += loss.detach()
+            if not last:
+                continue
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of all ranks together
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            dist.all_reduce(total, dist.ReduceOp.SUM)
+            if dist.get_rank() == 0:
+                print(f"loss {total.item() / dist.get_world_size():.6f}")
+            total.zero_()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The same, training on while it saves: torchrun --nproc-per-node 2 -- b_asynchronous.py --data TEXT
+
+What changes from b_blocking.py: a process group of its own for saving, and a future, awaited before the next save and
+before the end.
+"""
+
+import argparse
+import signal
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from gpt import Windows
+from resumable import RankState, TrainState, newest_whole
+from sharded import build, start
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main() -> None:
+    """Train for some epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--checkpoint-interval", type=int, default=10)
+    args = parser.parse_args()
+
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    device = start()
+    model = build(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    data = Windows(args.data, 64)
+    order: DistributedSampler[Tensor] = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    generator = torch.Generator()  # of its own, so that starting an epoch draws nothing from the saved one
+    batch = args.batch // dist.get_world_size()
+    loader = DataLoader(data, batch, sampler=order, drop_last=True, generator=generator)
+    steps = args.epochs * len(loader)
+    train, ranks = TrainState(model, optimizer, CosineAnnealingLR(optimizer, steps)), RankState()
+    state = {"train": train, ranks.key: ranks}
+    if newest := newest_whole(args.checkpoint_dir):
+        dcp.load(state, checkpoint_id=newest)  # on the same number of ranks; `{"train": train}` on another
+    group = dist.new_group(backend="gloo")  # the thread that saves must not meet training's messages
+    saving: Future[Any] | None = None
+
+    stop = torch.tensor(0)
+    for epoch in range(train.step // len(loader), args.epochs):
+        order.set_epoch(epoch)
+        done = train.step - epoch * len(loader)  # batches of this epoch
+        for index, tokens in enumerate(loader):
+            if index < done:
+                continue
+            tokens = tokens.to(device)
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            train.scheduler.step()
+            optimizer.zero_grad()
+            train.step += 1
+            if dist.get_rank() == 0:
+                print(f"step {train.step}: loss {loss.item():.6f}", flush=True)
+            stop.fill_(len(signals))
+            dist.all_reduce(stop)  # all ranks stop after the same step
+            if stop or train.step % args.checkpoint_interval == 0 or train.step == steps:
+                if saving:
+                    saving.result()  # the last one is whole, or its error is raised here
+                path = args.checkpoint_dir / f"step-{train.step:08}"
+                saving = dcp.async_save(state, checkpoint_id=path, process_group=group)
+            if stop:
+                break
+        if stop:
+            break
+    if saving:
+        saving.result()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
