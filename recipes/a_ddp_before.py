@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt import Model, Windows
-from sharded import start
+from sharded import end, start
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -54,7 +54,7 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print(f"loss {total.item() / dist.get_world_size():.6f}")
             total.zero_()
-    dist.destroy_process_group()
+    end()
 
 
 if __name__ == "__main__":

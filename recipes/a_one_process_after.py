@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt import Windows
-from sharded import build, start
+from sharded import build, end, start
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
@@ -47,7 +47,7 @@ def main() -> None:
             dist.all_reduce(mean, dist.ReduceOp.SUM)
             if dist.get_rank() == 0:
                 print(f"loss {mean.item() / dist.get_world_size():.6f}")
-    dist.destroy_process_group()
+    end()
 
 
 if __name__ == "__main__":

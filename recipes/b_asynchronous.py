@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gpt import Windows
 from resumable import RankState, TrainState, newest_whole
-from sharded import build, start
+from sharded import build, end, start
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -82,8 +82,7 @@ def main() -> None:
             break
     if saving:
         saving.result()
-    dist.barrier()
-    dist.destroy_process_group()
+    end()
 
 
 if __name__ == "__main__":

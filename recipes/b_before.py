@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt import Windows
-from sharded import build, start
+from sharded import build, end, start
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
@@ -43,7 +43,7 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print(f"loss {loss.item():.6f}")
         torch.save(model.state_dict(), f"model-{dist.get_rank()}.pt")  # this rank's shards, and nothing to resume from
-    dist.destroy_process_group()
+    end()
 
 
 if __name__ == "__main__":

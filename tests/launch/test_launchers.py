@@ -53,6 +53,7 @@ SCRIPTS = {
         "import atexit, sys, threading, time\n"
         "atexit.register(print, 'at exit')\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "left_open = open('left open', 'w')\nleft_open.write('all of it')\n"
         "print('err', file=sys.stderr)\n"
         "print('main', __name__, __spec__, __file__ == sys.argv[0], repr(sys.stdin.read()))\n"
     ),
@@ -77,7 +78,8 @@ FAST = ("raising", "exit code", "os._exit")
 @pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in ENDS])
 def test_a_rank_ends_as_the_script_does(case: str, tmp_path: Path) -> None:
     code, error, printed = ENDS[case]
-    (end,) = run_script(tmp_path, SCRIPTS[case], prepared=False, nproc=1).ends
+    run = run_script(tmp_path, SCRIPTS[case], prepared=False, nproc=1)
+    (end,) = run.ends
     assert (end.code, end.error) == (code, error)
     if case in ("raising", "syntax error", "interrupt"):
         assert printed in end.output
@@ -85,6 +87,8 @@ def test_a_rank_ends_as_the_script_does(case: str, tmp_path: Path) -> None:
         assert "/validate/" not in end.output, "a traceback shows frames that are not the script's"
     else:
         assert end.output == printed
+    if case == "end":
+        assert (run.job.cwd / "left open").read_text() == "all of it"
 
 
 def told(run: Run) -> list[tuple[int | None, str | None, str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from .processes import die_with_parent
 STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a rank for its stacks; a real-time signal that no library is known to use
 OWN_CODE = str(Path(__file__).resolve().parents[1]) + os.sep
 MAIN_PROCESS = multiprocessing.current_process()  # of the interpreter that imports this, before any fork
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # what holds bytes back until it is flushed
 ERROR_LIMIT = 500  # characters kept of the message of the exception that ends a rank
 
 
@@ -86,8 +88,21 @@ def _become(settings: Settings, rank: int) -> NoReturn:
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    ctypes.pythonapi.Py_Exit(code)  # joins threads, runs atexit handlers and finalises, as at the end of a script
-    raise AssertionError("Py_Exit returned")
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End as a script does, its threads joined, its atexit handlers run and its files written, but for C++'s part.
+
+    torch's threads that outlive Python now and then abort a process in its last moments, whatever the script did.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for thing in gc.get_objects():
+        if issubclass(type(thing), FILES):
+            with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it
+                thing.flush()
+    os._exit(code)
 
 
 def _forget_parents() -> None:
