@@ -330,7 +330,8 @@ class Sharded(Event):
     `offload`: its parameters and gradients are kept in the memory of the host (`CPUOffloadPolicy`), for the reader also
     where that depends on an option; None where unknown. `container`: it is a list or dictionary of modules without a
     `forward`, which `fully_shard` refuses. `mesh_dims`: the names of the dimensions of the mesh, where all parameters
-    are sharded and replicated along these; None where unknown. `precision`: its policy; None where unknown.
+    are sharded and replicated along these; None where unknown. `precision`: its policy; None where unknown. `beside`:
+    the other modules of the list that was passed, whose parameters are in one group with its own.
     """
 
     module: Ref
@@ -342,6 +343,20 @@ class Sharded(Event):
     container: bool = False
     mesh_dims: tuple[str, ...] | None = None
     precision: Precision | None = None
+    beside: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tied(Event):
+    """A parameter of one module was made that of another module as well: `head.weight = embed.weight`.
+
+    `name`: what `module` calls it. `to`: the module that had it; None where the program calls a method whose source is
+    not known, which may tie what it likes in `module` (reader).
+    """
+
+    module: Ref
+    name: str = ""
+    to: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..events import Attached, ModuleBuilt, Ref
+from ..events import Attached, ModuleBuilt, Ref, Tied
 from .frames import program_frame
 from .identity import Objects
 from .observer import Observer
@@ -40,11 +40,21 @@ class Modules:
 
     # --- registration ---
 
-    def _parameter_registered(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:  # noqa: ARG002
+    def _parameter_registered(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if self._observer.recorder.own:
             self._begin(module)
             if parameter is not None:
+                self._tied(module, name, parameter)
                 self._own(module, parameter)
+
+    def _tied(self, module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        """Write that a parameter is registered that another module has, and keeps."""
+        owner = self._former_owner(parameter)
+        if owner is None or owner is module or not _has(owner, parameter):
+            return
+        frame = program_frame(building=module)
+        refs = self.ref(module, frame), self.ref(owner, frame)
+        self._observer.emit(Tied, frame, module=refs[0], name=name, to=refs[1])
 
     def _own(self, module: nn.Module, parameter: nn.Parameter) -> None:
         self._owners[id(parameter)] = weakref.ref(module), parameter.shape
@@ -145,6 +155,13 @@ class Modules:
             for name, p in m._parameters.items():
                 if isinstance(p, DTensor) and id(p) not in before:
                     self.managed(m)[name] = tuple(p.shape)
+                    self._own(m, p)
+
+    def replaced(self, module: nn.Module) -> None:
+        """Take note of the parameters of a module after `to_empty`, which registers none of those that it makes."""
+        for m in module.modules():
+            for p in m._parameters.values():
+                if p is not None:
                     self._own(m, p)
 
     def managed(self, module: nn.Module) -> dict[str, tuple[int, ...]]:

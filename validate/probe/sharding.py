@@ -88,6 +88,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 container=module is given and _is_container(module),
                 mesh_dims=None if mesh is None or call["dp_mesh_dims"] is not None else mesh.mesh_dim_names,
                 precision=_precision(call["mp_policy"]),
+                beside=tuple(modules.ref(other, call.frame) for other in targets if other is not module),
             )
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
@@ -103,6 +104,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     def materialised(call: Call) -> Handler:
         observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
         yield
+        modules.replaced(call.args[0])
         forwards.blanks.mark(call.args[0], recurse=call["recurse"])
 
     def cast(dtype_of: Callable[[Call], torch.dtype | None]) -> Callable[[Call], Handler]:

@@ -61,6 +61,7 @@ from .sharding import (
     RootOnlySharded,
     ShardedTopDown,
 )
+from .ties import TieLost, TieSplitAcrossGroups
 from .versions import DeprecatedPath, NewerThanPinnedTorch, NoSuchApi
 
 RULES: tuple[Rule, ...] = (
@@ -86,6 +87,8 @@ RULES: tuple[Rule, ...] = (
     MaterialisedNeverInitialised(),
     BuffersLeftUninitialised(),
     InitialisationMissesParameters(),
+    TieLost(),
+    TieSplitAcrossGroups(),
     OptimizerBeforeSharding(),
     OptimizerOverUnshardedParameters(),
     ForwardIsBypassed(),

@@ -40,6 +40,7 @@ def _fully_shard(call: Call) -> Value:
         values = parts(walk, given)
     elif isinstance(given, Tuple):
         values = list(given.items)
+    together = list(map(walk.ref, (module for value in values for module in as_modules(walk, value))))
     for value in values:
         for module in as_modules(walk, value):
             if walk.what(module) is not What.MODULE:
@@ -57,6 +58,7 @@ def _fully_shard(call: Call) -> Value:
                 container=value is given and _is_container(call, module),
                 mesh_dims=dims_of(walk, mesh) if call.kwargs.get("dp_mesh_dims", NONE) == NONE else None,
                 precision=_precision(call),
+                beside=tuple(ref for ref in together if value is not given and ref.id != module.id),
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)

@@ -20,7 +20,7 @@ from ..values import (
     single,
     union,
 )
-from . import contents, dtypes
+from . import contents, dtypes, ties
 from .calls import Call, call_value, find_method
 from .core import Walk
 from .escapes import escape_one
@@ -117,6 +117,8 @@ def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: as
         if is_module or outer.what is What.OPAQUE:
             walk.hold(outer, value)
         contents.assigned(walk, outer, name, value)
+        ties.replaced(walk, before, value, node)
+        ties.assigned(walk, outer, name, value, node)
         if is_module:
             attached = [v for _, v in members(value) if isinstance(v, Obj)]
             names = walk.store.get((outer.id, "%children"))

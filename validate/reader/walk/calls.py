@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import contents, division, dtypes, uses
+from . import contents, division, dtypes, ties, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -171,6 +171,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     general = ANY_METHODS.get(callee.name)
     if general is not None and (result := general(call, receiver)) is not None:
         return result
+    ties.method_called(walk, receiver, callee.name, call.node)
     if what in (What.MODULE, What.OPAQUE) and not callee.name.startswith(_LEAVE_VALUES):
         contents.fill(walk, receiver)
         dtypes.forget(walk, receiver)

@@ -188,6 +188,7 @@ class Walk:
         # value, where a load put another value there.
         self.put_from: dict[int, dict[str, Cell]] = {}
         self.outdated: dict[Cell, tuple[Obj, str, Value]] = {}
+        self.ties = False  # the program has tied weights
         self.among = False  # what is being looked at is one of several things that a value may be
 
     # --- identities ---

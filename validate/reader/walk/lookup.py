@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import contents, uses
+from . import contents, ties, uses
 from .classes import lineage
 from .core import Walk
 
@@ -68,6 +68,7 @@ def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> 
         return obj.cls
     if name in ("_parameters", "_buffers", "__dict__"):
         contents.fill(walk, obj)
+        ties.may_tie(walk, obj, node)
     if name == "__dict__" or (name == "training" and not called):
         return walk.sym("attribute", obj, name)
     stored = walk.attribute(obj, name)
