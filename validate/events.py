@@ -518,7 +518,8 @@ class LoaderBuilt(Event):
 
     `sampler`: the `DistributedSampler` that it draws by. `whole` (reader): no sampler divides its samples, and nothing
     is known by which its dataset would be another one on each rank; `shuffles`: in random order; `random`: its samples
-    are made at random.
+    are made at random. `rewinds`: each pass begins at the first of its samples, which are read by index and in an order
+    of torch's own samplers; None where unknown.
     """
 
     loader: Ref
@@ -526,6 +527,7 @@ class LoaderBuilt(Event):
     whole: bool | None = None
     shuffles: bool | None = None
     random: bool = False
+    rewinds: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -537,6 +539,18 @@ class BatchesDrawn(Event):
 
     loader: Ref
     alike: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesPassedOver(Event):
+    """Batches are drawn and not used, as by a run that goes on where another one was stopped.
+
+    For the reader: they may be. The loop over them can go on to the next one or begin further on, or something is
+    called that sounds like it. For the probe: one was drawn after another and nothing was differentiated between.
+    `loader`: None where it is not known which.
+    """
+
+    loader: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -748,9 +762,11 @@ class _Saved(_Checkpointed):
     """What synchronous and asynchronous saves have in common.
 
     `replaces`: a finished checkpoint lies in the directory already. Told by the probe, on the rank that coordinates.
+    `underway`: the loaders that the program is going through, and has not come to the end of.
     """
 
     replaces: bool | None = None
+    underway: tuple[Ref, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     BatchesDrawn,
+    BatchesPassedOver,
     CollectiveCalled,
     DividedByRank,
     EpochSet,
     LoaderBuilt,
     SamplerBuilt,
+    Saved,
     Seeded,
 )
 
@@ -109,3 +111,56 @@ def test_seeds_and_epochs() -> None:
     assert [s.per_rank for s in trace.of(Seeded)] == [False, True]
     sampler = only(trace, SamplerBuilt).sampler
     assert [e.of for e in trace.of(EpochSet)] == [sampler, None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rewinds"),
+    [
+        ("Lines([])", True),
+        ("Lines([]), sampler=DistributedSampler(data)", True),
+        ("Lines([]), batch_sampler=load()", None),
+        ("Lines([]), sampler=load()", None),
+        ("Lines([]), **options", None),
+        ("TensorDataset(torch.arange(8))", True),
+        ("load()", None),
+        ("Resuming([])", None),
+    ],
+)
+def test_which_loaders_begin_at_the_first_sample(arguments: str, rewinds: bool | None) -> None:
+    resuming = "class Resuming(Lines):\n    def load_state_dict(self, state): self.at = state"
+    trace = program(f"{DATA}\n{resuming}\ndata, options = load(), load()\nDataLoader({arguments})")
+    assert only(trace, LoaderBuilt).rewinds is rewinds
+
+
+@pytest.mark.parametrize(
+    ("loop", "underway"),
+    [
+        ("for batch in loader: dcp.save({}, checkpoint_id='c')", True),
+        ("for i, batch in enumerate(loader): dcp.save({}, checkpoint_id='c')", True),
+        ("batches = iter(loader)\nwhile True: dcp.save({}, checkpoint_id='c')", True),
+        ("for batch in loader: pass\ndcp.save({}, checkpoint_id='c')", False),
+        ("samples = list(loader)\ndcp.save({}, checkpoint_id='c')", False),
+    ],
+)
+def test_which_passes_are_underway_at_a_save(loop: str, underway: bool) -> None:
+    trace = program(f"{DATA}\nloader = DataLoader(Lines([]))\n{loop}")
+    saved = next(trace.of(Saved))
+    assert saved.underway == ((only(trace, LoaderBuilt).loader,) if underway else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("for i, batch in enumerate(loader):\n    if i < start: continue", True),
+        ("for i, batch in enumerate(loader):\n    if i < start: pass\n    else: use(batch)", True),
+        ("for i, batch in enumerate(loader):\n    if i >= start: break", False),
+        ("for batch in itertools.islice(loader, start, None): pass", True),
+        ("for batch in itertools.islice(loader, 10): pass", False),
+        ("batches = iter(loader)\nnext(batches)", True),
+        ("batches = iter(loader)\nbatch = next(batches)", False),
+        ("accelerator = load()\nloader = accelerator.skip_first_batches(loader, start)", True),
+    ],
+)
+def test_where_batches_may_be_passed_over(text: str, passes: bool) -> None:
+    trace = program(f"import itertools\n{DATA}\nstart, loader = load(), DataLoader(Lines([]))\n{text}")
+    assert any(trace.of(BatchesPassedOver)) is passes

@@ -6,12 +6,15 @@ import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     AsyncSaved,
     Backward,
+    BatchesDrawn,
+    BatchesPassedOver,
     Entry,
     Escaped,
     Form,
     ForwardEntered,
     Kind,
     Loaded,
+    LoaderBuilt,
     RandomStateTaken,
     Ref,
     Saved,
@@ -171,3 +174,46 @@ def test_random_numbers_of_a_resumed_run_need_the_state_of_a_generator() -> None
 )
 def test_they_may_go_on_in_another_way(more: Step) -> None:
     assert not forgets(loads(WEIGHTS, MOMENTS), more, DROPS, does(Backward), saves(WEIGHTS, MOMENTS))
+
+
+# --- the position in the data ---
+
+LOADER = Ref(32, "loader")
+DRAWN = does(BatchesDrawn, loader=LOADER)
+LEARNS = (does(ForwardEntered, module=MODEL, sharded=True), does(Backward))
+MIDWAY = does(Saved, entries=(WEIGHTS, MOMENTS, STEP), underway=(LOADER,))
+
+
+def begins_again(*steps: Step, rewinds: bool | None = True) -> bool:
+    return "FS606" in [code for code, _ in found(does(LoaderBuilt, loader=LOADER, rewinds=rewinds), *steps)]
+
+
+def test_a_pass_that_is_saved_midway_begins_again() -> None:
+    load = loads(WEIGHTS, MOMENTS, STEP)
+    assert begins_again(load, DRAWN, *LEARNS, MIDWAY)
+    assert not begins_again(load, DRAWN, *LEARNS, MIDWAY, rewinds=None)
+    assert not begins_again(load, DRAWN, *LEARNS, saves(WEIGHTS, MOMENTS, STEP))
+    assert not begins_again(load, DRAWN, LEARNS[0], MIDWAY)
+    assert not begins_again(DRAWN, *LEARNS, MIDWAY)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        does(BatchesPassedOver),
+        does(BatchesPassedOver, loader=LOADER),
+        does(Escaped, of=LOADER),
+        does(StateTaken, of=(LOADER,), state=STATE, via=Via.METHOD),
+        saves(MOMENTS, Entry(key="samples_seen", kind=Kind.VALUE)),
+        saves(MOMENTS, Entry(key="rank_0", kind=Kind.LOADER)),
+        saves(MOMENTS, UNKNOWN),
+        does(TorchSaved),
+    ],
+)
+def test_it_may_go_on_where_it_was(more: Step) -> None:
+    assert not begins_again(loads(WEIGHTS, MOMENTS), more, DRAWN, *LEARNS, MIDWAY)
+
+
+def test_batches_of_another_loader_that_are_passed_over_do_not_count() -> None:
+    other = does(BatchesPassedOver, loader=Ref(33, "other"))
+    assert begins_again(loads(WEIGHTS, MOMENTS), other, DRAWN, *LEARNS, MIDWAY)

@@ -31,6 +31,7 @@ from ..events import (
     TorchLoaded,
     TorchSaved,
 )
+from .data import Passes
 from .entries import Reader
 from .frames import program_frame
 from .groups import group_ref
@@ -69,7 +70,7 @@ class Futures:
         concurrent.futures.wait(list(self._futures))
 
 
-def install(observer: Observer, reader: Reader, futures: Futures) -> None:
+def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes) -> None:
     """Hook what this module is about."""
     here = threading.local()
     stagings = Objects()  # of a stager, the staging that it was given last
@@ -91,7 +92,7 @@ def install(observer: Observer, reader: Reader, futures: Futures) -> None:
             entries=contents.entries,
             group=group_ref(observer, group),
             alone=bool(call["no_dist"]) or not torch.distributed.is_initialized(),
-            **({"replaces": _replaces(call)} if saves else {}),
+            **({"replaces": _replaces(call), "underway": passes.underway()} if saves else {}),
             **underway.fields,
         )
         observer.entered(underway.order)

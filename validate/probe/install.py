@@ -21,9 +21,10 @@ def install(settings: Settings, rank: int) -> Observer:
     reduced = reductions.Reductions(observer)
     groups.install(observer, reduced)
     reductions.install(observer)
-    data.install(observer)
+    passes = data.Passes()
+    data.install(observer, passes)
     sharding.install(observer, modules, forwards)
-    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader, reduced)
+    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader, reduced, passes)
     states.install(observer, modules, taken)
-    checkpoints.install(observer, reader, futures)
+    checkpoints.install(observer, reader, futures, passes)
     return observer

@@ -19,6 +19,7 @@ from ..events import (
     SchedulerStepped,
     Stepped,
 )
+from .data import Passes
 from .entries import Reader
 from .frames import on_behalf_of_helpers, program_frame
 from .measure import Meter
@@ -35,7 +36,13 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def install(
-    observer: Observer, modules: Modules, forwards: Forwards, meter: Meter, reader: Reader, reduced: Reductions
+    observer: Observer,
+    modules: Modules,
+    forwards: Forwards,
+    meter: Meter,
+    reader: Reader,
+    reduced: Reductions,
+    passes: Passes,
 ) -> None:
     """Hook what this module is about."""
     clipped_before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
@@ -91,6 +98,7 @@ def install(
 
     def backward(call: Call) -> Handler:
         forwards.forget_call()
+        passes.trained()
         losses = call.args[0] if call.args else call["tensors"]
         observer.emit(Backward, call.frame, of=reduced.before(losses))
         meter.backward(losses)

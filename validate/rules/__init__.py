@@ -43,7 +43,7 @@ from .loading import (
 )
 from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
 from .numbers import CastAfterSharding, LowPrecisionMasters, ReductionInLowPrecision
-from .omissions import RngNotSaved, SchedulerNotSaved, StepNotSaved
+from .omissions import DataPositionNotSaved, RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 from .saving import (
     FullStateThroughDcp,
@@ -106,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     LocalShardsSaved(),
     PerRankStateUnderOneKey(),
     SchedulerNotSaved(),
+    DataPositionNotSaved(),
     RngNotSaved(),
     StepNotSaved(),
     PublishedCheckpointOverwritten(),

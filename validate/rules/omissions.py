@@ -9,11 +9,14 @@ from typing import TypeVar
 from ..events import (
     AsyncSaved,
     Backward,
+    BatchesDrawn,
+    BatchesPassedOver,
     Entry,
     Event,
     ForwardEntered,
     Kind,
     Loaded,
+    LoaderBuilt,
     OptimizerBuilt,
     RandomStateTaken,
     Ref,
@@ -30,9 +33,11 @@ from ..events import (
 from ..findings import Finding, Severity
 from ..trace import Trace, together
 from .base import READER, Rule, quoted
+from .data import trains
 
 E = TypeVar("E", bound=Event)
 
+_OF_DATA = re.compile(r"data|load|sampl|batch|consum|seen|token|cursor|position|offset|shard", re.IGNORECASE)
 _OF_RANDOM = re.compile(r"rng|rand|seed|generator", re.IGNORECASE)
 
 
@@ -50,6 +55,11 @@ def of_training(trace: Trace, *types: type[E]) -> list[E]:
     if any(e.entries is None or any(entry.kind is Kind.UNKNOWN for entry in e.entries) for e in every):
         return []
     return [e for e in trace.of(*types) if any(entry.kind is Kind.OPTIMIZER for entry in entries_of(e))]
+
+
+def _everything(trace: Trace) -> list[Entry]:
+    """All that is in a checkpoint or a file of the program's, as far as that is known."""
+    return [e for event in trace.of(Saved, AsyncSaved, Loaded, TorchSaved) for e in entries_of(event)]
 
 
 def _optimizers(event: Event) -> set[Ref]:
@@ -140,11 +150,53 @@ class RngNotSaved(Rule):
 
     def _looked_after(self, trace: Trace, loads: list[Loaded]) -> bool:
         """Whether random numbers may be made to go on in some way."""
-        every = [e for event in trace.of(Saved, AsyncSaved, Loaded, TorchSaved) for e in entries_of(event)]
         return (
-            any(e.kind is Kind.RNG or _OF_RANDOM.search(e.key) for e in every)
+            any(e.kind is Kind.RNG or _OF_RANDOM.search(e.key) for e in _everything(trace))
             or any(trace.of(RandomStateTaken))
             or any(seeded.when.loop or seeded.order > loads[0].order for seeded in trace.of(Seeded))
+        )
+
+
+class DataPositionNotSaved(Rule):
+    """A loader begins each pass at its beginning, and so does that of a run which goes on in the middle of one."""
+
+    code = "FS606"
+    name = "data-position-not-saved"
+    severity = Severity.WARN
+    clause = 8
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        every_save, every_load = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
+        if any(entry.kind is Kind.LOADER or _OF_DATA.search(entry.key) for entry in _everything(trace)):
+            return
+        if any(saved.entries is None for saved in trace.of(TorchSaved)):
+            return
+        passed_over = {event.loader for event in trace.of(BatchesPassedOver)}
+        moved_on = {built.at for built in trace.of(LoaderBuilt) if built.loader in passed_over}
+        for built in trace.of(LoaderBuilt):
+            if built.rewinds is not True or built.at in moved_on or None in passed_over:
+                continue
+            drawn = (d for d in trace.after(built, BatchesDrawn) if d.loader == built.loader and trains(trace, d))
+            if next(drawn, None) is None or self._looked_after(trace, built):
+                continue
+            saved = next((s for s in every_save if built.loader in s.underway), None)
+            resumed = next((r for r in every_load if saved is not None and together(r, saved)), None)
+            if saved is None or resumed is None:
+                continue
+            message = (
+                f"this saves in the middle of a pass through `{built.loader.name}`, and nothing in the checkpoint "
+                "tells how far it got: after a resume the pass begins at its first batch, so that samples are seen "
+                "twice and others never. Save how many batches were drawn, or the state of a StatefulDataLoader under "
+                "a key of the rank's own, and go on from there."
+            )
+            yield self.finding(saved, message, (built, "drawn from here"), (resumed, "resumed here"))
+
+    def _looked_after(self, trace: Trace, built: LoaderBuilt) -> bool:
+        """Whether the program may keep the position of the loader itself."""
+        return (
+            trace.escaped(built.loader)
+            or any(built.loader in taken.of for taken in trace.of(StateTaken))
+            or any(built.loader in applied.to for applied in trace.of(StateApplied))
         )
 
 

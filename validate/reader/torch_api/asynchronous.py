@@ -83,6 +83,7 @@ def _async_save(call: Call) -> Value:
         stager=walk.ref(stager) if isinstance(stager, Obj) else None,
         process=_by_process(call),
         imported=_imported(walk),
+        underway=tuple(walk.underway),
         **fields,
     )
     walk.store.set((future.id, "%staging"), staging)

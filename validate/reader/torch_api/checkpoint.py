@@ -277,7 +277,8 @@ def _storage(call: Call) -> Value:
 
 @api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
-    call.walk.emit(Saved, call.node, **common(call, call.get(0, "state_dict")))
+    fields = common(call, call.get(0, "state_dict"))
+    call.walk.emit(Saved, call.node, underway=tuple(call.walk.underway), **fields)
     return call.walk.unknown()
 
 

@@ -16,8 +16,13 @@ from ..walk.loops import LOADERS
 from .table import anything, api
 
 _SAMPLER = External("torch.utils.data.DistributedSampler")
+_ORDINARY = (_SAMPLER, External("torch.utils.data.RandomSampler"), External("torch.utils.data.SequentialSampler"))
 # How programs call what makes samples at random.
 _RANDOM = re.compile(r"rand|choice|normal|noise|fake|synthetic|dummy|mock", re.IGNORECASE)
+# How programs call where in its samples a dataset is.
+_POSITION = re.compile(
+    r"state_dict|skip|resum|offset|position|cursor|seek|consumed|start_|iterate|__iter__", re.IGNORECASE
+)
 # Methods of a library's dataset that leave it whole.
 _WHOLE = (
     "map", "filter", "with_format", "set_format", "select_columns", "remove_columns", "rename_column", "rename_columns",
@@ -32,6 +37,8 @@ _WHOLE = (
 def _sampler(call: Call) -> Value:
     walk = call.walk
     sampler = walk.unknown(_SAMPLER)
+    if not call.name.startswith("torch."):
+        walk.establish(sampler, "counts")
     rank_is_global = _is_global(walk, call.get(2, "rank"), "torch.distributed.get_rank", "RANK")
     size_is_global = _is_global(walk, call.get(1, "num_replicas"), "torch.distributed.get_world_size", "WORLD_SIZE")
     walk.emit(
@@ -81,6 +88,7 @@ def _loader(call: Call) -> Value:
         whole=None if divided else True,
         shuffles=_said(call, call.get(2, "shuffle"), False),
         random=_is_random(walk, call.get(0, "dataset")),
+        rewinds=_rewinds(call, [v for value in given for _, v in members(value)]) or None,
     )
     if samplers:
         walk.store.set((loader.id, ".sampler"), samplers[0])
@@ -97,6 +105,20 @@ def _is_divided(walk: Walk, dataset: Value | None) -> bool:
         samples = names & {"__getitem__", "__iter__", "__getitems__"}
         return not samples or sounds_divided(names) or any(of_rank(v) for v in attributes(walk, dataset))
     return not walk.fact(_whole_of(dataset), "whole")
+
+
+def _rewinds(call: Call, samplers: list[Value]) -> bool:
+    """Whether nothing can make the loader begin elsewhere than at the first sample, as far as its source shows."""
+    dataset = call.get(0, "dataset")
+    ordinary = all(isinstance(s, Obj) and s.cls in _ORDINARY and not call.walk.fact(s, "counts") for s in samplers)
+    if call.open or not ordinary or call.get(4, "batch_sampler") not in (None, NONE) or not isinstance(dataset, Obj):
+        return False
+    if isinstance(dataset.cls, Class):
+        classes, seen = lineage(dataset.cls)
+        names = {n for c in classes if isinstance(c, Class) for n in _identifiers(c.node)}
+        elsewhere = any(_POSITION.search(name) or _RANDOM.search(name) for name in names)
+        return seen and "__getitem__" in names and not elsewhere
+    return call.walk.fact(_whole_of(dataset), "whole") and not call.walk.fact(_whole_of(dataset), "streamed")
 
 
 def _is_random(walk: Walk, dataset: Value | None) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from ...events import BatchesPassedOver
 from ..values import (
     NONE,
     Bound,
@@ -28,7 +29,7 @@ from ..values import (
     single,
     union,
 )
-from ..walk import contents, division
+from ..walk import contents, division, passes
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
@@ -122,7 +123,10 @@ def _part(call: Call, name: str) -> Value | None:
 def _listed(call: Call) -> Value:
     if not call.args:
         return call.walk.new_list([])
+    since = call.walk.seen
     found = iterate(call.walk, call.args[0])
+    if call.name == "builtins.iter":
+        passes.begun(call.walk, since)
     return call.walk.new_list(found.values, found.exact)
 
 
@@ -162,6 +166,8 @@ def _range(call: Call) -> Value:
 @api("tqdm.tqdm", "tqdm.auto.tqdm", "itertools.cycle", "itertools.islice")
 def _same_elements(call: Call) -> Value:
     division.called(call, call.name)
+    if call.name == "itertools.islice" and len(call.args) > 2:
+        call.walk.emit(BatchesPassedOver, call.node)
     given = call.get(0, "iterable")
     return given if given is not None else call.walk.unknown()
 
@@ -176,6 +182,8 @@ def _chained(call: Call) -> Value:
 def _next(call: Call) -> Value:
     if not call.args:
         return call.walk.unknown()
+    if passes.thrown_away(call.walk, call.node):
+        call.walk.emit(BatchesPassedOver, call.node)
     found = iterate(call.walk, call.args[0])
     values = [v for v in found.values if (isinstance(v, Obj) and v.what is not What.OPAQUE) or isinstance(v, Tensors)]
     return union([((), v) for v in values]) if values else call.walk.unknown()

@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import contents, division, dtypes, ties, uses
+from . import contents, division, dtypes, passes, ties, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -187,6 +187,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         return walk.sym(*parts, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
         division.called(call, callee.name)
+        passes.called(call, callee.name)
         handed_on(call, callee.name)
         escape(call, call.everything())
         callbacks(call, call.everything())
@@ -233,6 +234,7 @@ def _call_object(walk: Walk, callee: Obj, call: Call) -> Value:
         return _call_method(walk, Method(*callee.parent), call)
     written = ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else ""
     division.called(call, written)
+    passes.called(call, written)
     handed_on(call, written)
     escape(call, call.everything())
     callbacks(call, call.everything())
@@ -553,6 +555,7 @@ def call_library(call: Call, name: str) -> Value:
     top = name.partition(".")[0]
     is_standard = top in sys.stdlib_module_names and top not in _RUNNING
     division.called(call, name)
+    passes.called(call, name)
     harmless = (is_standard or name.startswith(_HARMLESS)) and not name.startswith(_HARMFUL)
     if not harmless:
         handed_on(call, name)
@@ -569,6 +572,8 @@ def call_library(call: Call, name: str) -> Value:
     made = walk.unknown(External(name))
     if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, call.everything())):
         walk.establish(made, "whole")  # each rank has all of it
+        if call.constant(None, "streaming") is not False and call.get(None, "streaming") is not None:
+            walk.establish(made, "streamed")
     if name.startswith(_OF_PATHS):
         walk.answers(made.id, *call.everything())
     return pass_on(walk, call.everything(), made)

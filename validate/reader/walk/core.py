@@ -41,6 +41,7 @@ REPEAT_LIMIT = 4  # walks of a long function in which nothing happens
 
 N = TypeVar("N", bound=ast.AST)
 R = TypeVar("R")
+E = TypeVar("E", bound=Event)
 
 EXPRESSIONS: dict[type[ast.AST], Callable[[Walk, Any], Value]] = {}
 STATEMENTS: dict[type[ast.AST], Callable[[Walk, Any], bool]] = {}
@@ -184,6 +185,7 @@ class Walk:
         self.literals: dict[int, frozenset[str]] = {}
         # For `folders`: the program has listed one; it has asked of an entry whether something is there.
         self.lists_folders = self.seen_whole = False
+        self.underway: list[Ref] = []  # the loaders that are being gone through
         # For `filled`: of a dictionary, the cells that its values were put in from; of a cell, the dictionary, key and
         # value, where a load put another value there.
         self.put_from: dict[int, dict[str, Cell]] = {}
@@ -445,6 +447,10 @@ class Walk:
         """Whether an event of this class was seen since `since` events had been."""
         return any(isinstance(pending.event, cls) for pending in self._pending[since:])
 
+    def events(self, cls: type[E], since: int) -> list[E]:
+        """The events of this class that were seen since `since` events had been."""
+        return [pending.event for pending in self._pending[since:] if isinstance(pending.event, cls)]
+
     def note(self, node: ast.AST | None, text: str) -> None:
         """Something here, or at the statement being walked, is not known."""
         self._notes[Note(_place(*self.here) if node is None else self.at(node), text)] = None
@@ -574,6 +580,7 @@ class Walk:
         self.left_early, self._escapes = [], {}
         self.loops = self.in_forward = self.building = 0
         self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
+        self.underway = []
         self.in_entry = False
         self.spent += self.statements
         self.statements, self.limit = 0, min(ALONE_LIMIT, max(0, STATEMENT_LIMIT - self.spent))

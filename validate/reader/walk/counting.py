@@ -21,7 +21,7 @@ def training_loop(walk: Walk, node: ast.For | ast.AsyncFor | ast.While, *, repea
     if not repeats or walk.loops:
         yield
         return
-    start = None if _may_pass_over(node) else _start(walk, node)
+    start = None if may_pass_over(node) else _start(walk, node)
     since, path = walk.seen, walk.path
     try:
         yield
@@ -79,7 +79,7 @@ def _value(walk: Walk, node: ast.expr) -> Value | None:
     return walk.evaluate(node) if all(isinstance(part, harmless) for part in ast.walk(node)) else None
 
 
-def _may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+def may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether the body can leave out what was done before: it skips, or compares with what it does not count to."""
     for part in _inside(loop):
         if isinstance(part, ast.Continue):

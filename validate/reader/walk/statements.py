@@ -35,6 +35,7 @@ from .counting import training_loop
 from .expressions import binary
 from .loops import Iteration, iterate
 from .parts import scaled
+from .passes import going_through
 
 _NESTED_LOOPS = 3  # loops within loops whose bodies are walked twice
 
@@ -264,6 +265,7 @@ def _matches(walk: Walk, subject: Value, case: ast.match_case) -> bool | None:
 
 @statement(ast.For, ast.AsyncFor)
 def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
+    since = walk.seen
     over = walk.evaluate(node.iter)
     found = iterate(walk, over)
     if not found.values:
@@ -274,7 +276,7 @@ def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
     frame = walk.frame
     outer, frame.going_through = frame.going_through, walk.about(over)
     try:
-        with training_loop(walk, node, repeats=not found.exact):
+        with going_through(walk, node, since), training_loop(walk, node, repeats=not found.exact):
             return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
     finally:
         frame.going_through = outer
