@@ -741,9 +741,12 @@ class _Checkpointed(Event):
     variable (reader); None where unknown.
     `caught`: the exceptions that the `try` around the call goes on after, in words, where what a failed save or load
     raises is not among them (reader).
+    `pieces`: what the path of the directory is put together from, texts and the identities of values; equal for one
+    directory (reader).
     """
 
     target: str | None = None
+    pieces: tuple[str, ...] = ()
     located: bool = True
     place: str | None = None
     entries: tuple[Entry, ...] | None = None
@@ -869,9 +872,20 @@ class TorchLoaded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRemoved(Event):
-    """`shutil.rmtree`."""
+    """`shutil.rmtree`. `pieces`: as of a save; empty where the directory may be chosen by how many there are."""
 
     target: str | None = None
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerWritten(Event):
+    """A file or link was written that says which checkpoint is the newest (`latest`); `pieces`: of what it says.
+
+    Emitted by the reader only: a run does not show what a file is for.
+    """
+
+    pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import FilesMoved, Saved
+from pytorch_fsdp2_dcp.validate.events import DirectoryRemoved, FilesMoved, PointerWritten, Saved
 
 from .programs import SHARDED, program
 
@@ -62,3 +62,39 @@ for step in range(10):
 def test_what_moves_files_is_told() -> None:
     text = f"{SETTINGS}\nos.replace('a', 'b')\nroot.rename('d')\nshutil.move('a', 'b')\n(root / 'x').symlink_to('y')\n"
     assert len(list(program(text, SHARDED).of(FilesMoved))) == 4
+
+
+@pytest.mark.parametrize(
+    "saved, removed, same",
+    [
+        ("f'c/{step}'", "'c/' + str(step)", True),
+        ("root / str(step)", "Path(root / str(step))", True),
+        ("f'c/{step}'", "f'c/{step - 1}'", False),
+        ("args.folder", "args.folder", True),
+        ("args.folder", "args.other", False),
+        ("kept[-1]", "kept[0]", False),
+    ],
+)
+def test_which_directory_is_removed(saved: str, removed: str, same: bool) -> None:
+    body = f"dcp.save({{}}, checkpoint_id={saved})\n    shutil.rmtree({removed})"
+    text = f"{SETTINGS}\nkept = []\nfor step in range(9):\n    kept.append(root / str(step))\n    {body}"
+    trace = program(text)
+    saves, gone = next(trace.of(Saved)).pieces, next(trace.of(DirectoryRemoved)).pieces
+    assert (bool(gone) and saves == gone) is same
+
+
+@pytest.mark.parametrize(
+    "write, points",
+    [
+        ("(root / 'latest').write_text(name)", True),
+        ("open(f'{folder}/latest.txt', 'w').write(name)", True),
+        ("os.symlink(name, os.path.join(folder, 'latest'))", True),
+        ("(root / 'current').symlink_to(name)", True),
+        ("os.replace(name, os.path.join(folder, 'last'))", True),
+        ("open(f'{folder}/latest.txt').write(name)", False),
+        ("open(f'{folder}/log.txt', 'w').write(name)", False),
+        ("(root / 'lastly').write_text(name)", False),
+    ],
+)
+def test_what_says_which_checkpoint_is_the_newest(write: str, points: bool) -> None:
+    assert any(program(f"{SETTINGS}\n{write}").of(PointerWritten)) is points

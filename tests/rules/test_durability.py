@@ -8,12 +8,16 @@ from pytorch_fsdp2_dcp.validate.events import (
     Awaited,
     Backward,
     Choice,
+    DirectoryRemoved,
     Escaped,
     FilesMoved,
     ForwardEntered,
     GradientsCleared,
+    Location,
     OptimizerBuilt,
     Origin,
+    PointerWritten,
+    Ref,
     Saved,
     StateApplied,
     StateTaken,
@@ -103,3 +107,56 @@ def test_gradients_that_may_not_be_there_or_are_of_another_model_do_not_count() 
 def test_some_optimizers_need_no_first_step(of: dict[str, object]) -> None:
     built = does(OptimizerBuilt, **{"optimizer": OPTIMIZER, "cls": "SGD", "modules": (MODEL,), **of})
     assert not empty(built, ENTERED, does(Backward), TAKEN)
+
+
+# --- what is removed or pointed to before the next is whole ---
+
+OTHER_FUTURE = Ref(63, "later")
+AT = {"at": Location("train.py", 1)}
+FIRST = does(Saved, target="c/1", **AT)
+FLYING = does(AsyncSaved, target="c/2", future=OTHER_FUTURE, **AT)
+REMOVED = does(DirectoryRemoved, target="c/1/")
+
+
+def too_early(*steps: Step) -> list[int]:
+    return [line for code, line in found(*steps) if code == "FS610"]
+
+
+def test_the_newest_whole_checkpoint_is_not_removed_while_the_next_is_written() -> None:
+    assert too_early(FIRST, STEPPED, FLYING, REMOVED, does(Awaited, future=OTHER_FUTURE)) == [4]
+    assert too_early(FIRST, STEPPED, FLYING, does(Awaited, future=OTHER_FUTURE), REMOVED) == []
+    assert too_early(FIRST, STEPPED, does(Saved, target="c/2", **AT), REMOVED) == []
+    assert too_early(FIRST, STEPPED, REMOVED, does(Saved, target="c/2", **AT)) == [3]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (FIRST, FLYING, REMOVED),
+        (FIRST, STEPPED, REMOVED),
+        (FIRST, STEPPED, does(FilesMoved), FLYING, REMOVED),
+        (FIRST, STEPPED, FLYING, does(Escaped, of=OTHER_FUTURE), REMOVED),
+        (FIRST, STEPPED, FLYING, does(DirectoryRemoved, target="c/0")),
+        (FIRST, STEPPED, FLYING, does(DirectoryRemoved)),
+        (FIRST, STEPPED, REMOVED, does(Saved, target="other")),
+    ],
+)
+def test_what_may_be_no_loss(steps: tuple[Step, ...]) -> None:
+    assert too_early(*steps) == []
+
+
+def test_directories_are_told_apart_by_what_their_paths_are_made_of() -> None:
+    first, removed = does(Saved, pieces=("<1>", "<2>"), **AT), does(DirectoryRemoved, pieces=("<1>", "<2>"))
+    assert too_early(first, STEPPED, FLYING, removed) == [4]
+    assert too_early(first, STEPPED, FLYING, does(DirectoryRemoved, pieces=("<1>",))) == []
+
+
+@pytest.mark.parametrize(
+    "pieces, early", [(("<9>",), True), (("<1>", "<9>"), True), (("<1>",), False), (("9",), False)]
+)
+def test_a_pointer_names_a_save_by_what_no_other_save_has(pieces: tuple[str, ...], early: bool) -> None:
+    before = does(AsyncSaved, pieces=("<1>", "<8>"), future=FUTURE, **AT)
+    saves = (before, does(Awaited, future=FUTURE), does(AsyncSaved, pieces=("<1>", "<9>"), future=OTHER_FUTURE, **AT))
+    pointer = does(PointerWritten, pieces=pieces)
+    assert too_early(*saves, pointer) == ([4] if early else [])
+    assert too_early(*saves, does(Awaited, future=OTHER_FUTURE), pointer) == []

@@ -83,6 +83,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         group = call["process_group"]
         saves = underway.event is not Loaded
         contents = reader.read(call["state_dict"], expanded, call.frame, compare=saves)
+        of_save: dict[str, Any] = {"replaces": _replaces(call), "underway": passes.underway()} if saves else {}
         underway.order = observer.emit(
             underway.event,
             call.frame,
@@ -92,7 +93,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             entries=contents.entries,
             group=group_ref(observer, group),
             alone=bool(call["no_dist"]) or not torch.distributed.is_initialized(),
-            **({"replaces": _replaces(call), "underway": passes.underway()} if saves else {}),
+            **of_save,
             **underway.fields,
         )
         observer.entered(underway.order)

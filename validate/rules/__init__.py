@@ -19,7 +19,7 @@ from .asynchronous import (
 )
 from .base import Rule
 from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
-from .durability import PublishedCheckpointOverwritten
+from .durability import PublishedCheckpointOverwritten, RetentionBeforeDurable
 from .export import FsdpStateChangedByReading, FullStateOnEveryRank, UnsafeUnpickling
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
 from .initialisation import (
@@ -110,6 +110,7 @@ RULES: tuple[Rule, ...] = (
     RngNotSaved(),
     StepNotSaved(),
     PublishedCheckpointOverwritten(),
+    RetentionBeforeDurable(),
     StateTakenBetweenBackwardAndStep(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),

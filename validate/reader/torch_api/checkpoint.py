@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...events import (
-    DirectoryRemoved,
     Entry,
     Form,
     Kind,
@@ -38,7 +37,7 @@ from ..walk import contents
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
-from ..walk.folders import knows_content, knows_whole, listed, root
+from ..walk.folders import knows_content, knows_whole, listed, pieces, root
 from ..walk.handlers import caught
 from .launch import group_of
 from .optimizers import optimizer_form
@@ -235,6 +234,7 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     by_rank = any(isinstance(v, Sym) and v.rank for _, v in members(given)) if given is not None else False
     return {
         "target": target if isinstance(target, str) else None,
+        "pieces": pieces(walk, given),
         "place": place_of(walk, given),
         "located": _is_located(call),
         "entries": entries(call, value, by_rank),
@@ -401,10 +401,3 @@ def _read_file(call: Call, path: Value | None) -> Value:
     if path is None or any(isinstance(v, Sym) and v.rank for _, v in members(path)):
         walk.establish(content, "of rank")
     return content
-
-
-@api("shutil.rmtree")
-def _rmtree(call: Call) -> Value:
-    target = call.constant(0, "path")
-    call.walk.emit(DirectoryRemoved, call.node, target=target if isinstance(target, str) else None)
-    return NONE

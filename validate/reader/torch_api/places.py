@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
-from ...events import FilesMoved
-from ..values import NONE, Const, External, Obj, Sym, Value, What
-from ..walk.calls import Call
+from ...events import DirectoryRemoved, FilesMoved, PointerWritten
+from ..values import NONE, Const, External, Obj, Sym, Value, What, single
+from ..walk.calls import Call, call_library
 from ..walk.core import Walk
-from ..walk.folders import may_be_path
+from ..walk.folders import may_be_path, pieces
 from .table import anything, api
 
 _SETTINGS = re.compile(r"^(self\.)?_?(args|cfg|conf|config|opts?|options|settings|hparams|FLAGS)$")
 _PIECES = ("join", "f-string", "op", "convert")  # what makes a path of others
+# How programs call the file or link that says which checkpoint is the newest.
+_POINTER = re.compile(r"(^|[/_.-])(latest|newest|last|current)([/_.-][a-z_]+)*$", re.IGNORECASE)
 _MOVES = (
     "os.rename", "os.replace", "os.renames", "os.symlink", "os.link", "shutil.move", "shutil.copytree",
     "shutil.copy", "shutil.copy2", "shutil.copyfile",
@@ -51,12 +54,74 @@ def _is_setting(walk: Walk, value: Obj) -> bool:
 @api(*_MOVES)
 def _moved(call: Call) -> Value:
     call.walk.emit(FilesMoved, call.node)
+    if call.name in ("os.symlink", "os.replace", "os.rename") and _is_pointer(call.walk, call.get(1, "dst")):
+        _points(call, call.get(0, "src"))
     return NONE
+
+
+@api("shutil.rmtree")
+def _removed(call: Call) -> Value:
+    walk = call.walk
+    path = call.get(0, "path")
+    target = single(path)
+    counted = isinstance(path, Sym) and walk.store.get((path.key, "%counted")) is not None
+    walk.emit(
+        DirectoryRemoved,
+        call.node,
+        target=target if isinstance(target, str) else None,
+        pieces=() if counted else pieces(walk, path),
+    )
+    return NONE
+
+
+# --- what says which checkpoint is the newest ---
+
+
+def _is_pointer(walk: Walk, path: Value | None) -> bool:
+    """Whether a path is that of such a file or link."""
+    said = pieces(walk, path)
+    return bool(said) and _POINTER.search(said[-1]) is not None
+
+
+def _points(call: Call, to: Value | None) -> None:
+    if said := pieces(call.walk, to):
+        call.walk.emit(PointerWritten, call.node, pieces=said)
+
+
+@api("builtins.open")
+def _open(call: Call) -> Value:
+    opened = call_library(call, call.name)
+    mode = call.constant(1, "mode")
+    if (
+        isinstance(opened, Obj)
+        and isinstance(mode, str)
+        and "w" in mode
+        and _is_pointer(call.walk, call.get(0, "file"))
+    ):
+        call.walk.establish(opened, "pointer")
+    return opened
+
+
+@anything("write")
+def _write(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj) and call.walk.fact(receiver, "pointer"):
+        _points(call, call.get(0, "s"))
+    return None
+
+
+@anything("write_text")
+def _write_text(call: Call, receiver: Value) -> Value | None:
+    if _is_pointer(call.walk, receiver):
+        _points(call, call.get(0, "data"))
+    return None
 
 
 @anything("rename", "symlink_to", "hardlink_to")
 def _path_moved(call: Call, receiver: Value) -> Value | None:
     if isinstance(receiver, Const) or may_be_path(receiver):
         call.walk.emit(FilesMoved, call.node)
+        is_link = isinstance(call.node, ast.Call) and ast.unparse(call.node.func).endswith("symlink_to")
+        if is_link and _is_pointer(call.walk, receiver):
+            _points(call, call.get(0, "target"))
         return call.walk.unknown()
     return None

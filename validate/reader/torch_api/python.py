@@ -35,6 +35,7 @@ from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
 from ..walk.core import parts
 from ..walk.filled import put, read
+from ..walk.folders import kept_in_list
 from ..walk.lookup import attribute
 from ..walk.loops import iterate
 from ..walk.parts import part_in, read_part
@@ -330,6 +331,7 @@ def _arguments(call: Call, receiver: Value) -> Value | None:
 @method(What.LIST, "append", "add", "appendleft", "put")
 def _append(call: Call, target: Obj) -> Value:
     content = call.walk.elements(target)
+    kept_in_list(call.walk, call.args)
     if content is not None and call.args:
         items = (*content.items, call.args[0])[-_LIMIT:]
         call.walk.store.set((target.id, "%items"), Elements(items, content.exact))

@@ -35,6 +35,7 @@ from . import calls, filled
 from .assignment import assign
 from .conditions import test, truth, walk_cell
 from .core import Walk, expression
+from .folders import kept_in_list
 from .lookup import attribute
 from .loops import iterate
 from .parts import operated, scaled
@@ -108,6 +109,7 @@ def _list(walk: Walk, node: ast.List | ast.Set | ast.Tuple) -> Value:
             exact = exact and found.exact
         else:
             items.append(walk.evaluate(element))
+    kept_in_list(walk, items)
     return walk.new_list(items, exact)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Iterable
 
-from ..values import Const, Elements, External, Items, Obj, Sym, Tuple, Value, What, members
+from ..values import NONE, Const, Elements, External, Items, Obj, Sym, Tuple, Value, What, members
 from .core import Walk
 from .handlers import catches_failure
 
 _DEPTH_LIMIT = 12
+_MADE_OF = ("join", "f-string", "op", "convert", "attribute")  # what makes a path of others
 _PATHS = {"os.path.join", "os.path.abspath", "os.path.realpath", "os.fspath", "pathlib.Path"}
 # How programs call what tells a whole checkpoint from one that was not finished, or what they write it under meanwhile.
 _MARK = re.compile(
@@ -62,10 +64,38 @@ def root(walk: Walk, value: Value | None, depth: int = 0) -> str | None:
     return None
 
 
+def pieces(walk: Walk, value: Value | None, depth: int = 0) -> tuple[str, ...]:
+    """What a path is put together from: texts, and the identities of values; nothing where that is not known."""
+    known = [v for _, v in members(value) if v != NONE] if value is not None else []
+    if len(known) != 1 or depth > _DEPTH_LIMIT:
+        return ()
+    (only,) = known
+    if isinstance(only, Const):
+        return (str(only.value),)
+    if isinstance(only, Sym):
+        made = walk.parts_of(only.key)
+        parts = [part for part in made if isinstance(part, Value)] if made[:1] and made[0] in _MADE_OF else []
+        found = [pieces(walk, part, depth + 1) for part in parts]
+        return tuple(piece for one in found for piece in one) if found and all(found) else (f"<{only.key}>",)
+    if isinstance(only, Obj):
+        origin = walk.store.get((only.id, "%begin")) or walk.store.get((only.id, "%end"))
+        return pieces(walk, origin, depth + 1) if origin is not None else (f"<{only.id}>",)
+    return ()
+
+
+def kept_in_list(walk: Walk, values: Iterable[Value]) -> None:
+    """These are elements of a list: which of them is taken out of it may depend on how many there are."""
+    for value in values:
+        if isinstance(value, Sym):
+            walk.store.set((value.key, "%counted"), value)
+
+
 def pass_on(walk: Walk, values: list[Value], result: Value) -> Value:
     """What a library makes of paths begins with the first, and what it makes of entries of a folder are such too."""
     if isinstance(result, Obj) and isinstance(result.cls, External) and result.cls.name in _PATHS and values:
         walk.store.set((result.id, "%begin"), values[0])
+    if isinstance(result, Obj) and result.cls == External("os.path.basename") and values:
+        walk.store.set((result.id, "%end"), values[0])
     if walk.lists_folders and isinstance(result, Obj) and any(listed(walk, value) for value in values):
         walk.establish(result, "listed")
     return result
