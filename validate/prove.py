@@ -4,6 +4,8 @@ The script is not modified. It runs under a probe, on CPU ranks or on the GPUs t
 
   trace    the contract's rules hold in a real run
   resume   killed one step after a checkpoint and started again, it computes what a straight run computes, bit for bit
+  crash    killed in any phase of a save and started again, it loses at most the steps since the last whole checkpoint;
+           all phases where the proof is named, the likeliest otherwise
 
 A generated script carries how to drive it. For any other, --checkpoint-arg names the flag that sets its checkpoint
 directory; without it, each run gets a copy of the working directory. What follows -- is passed to the script.
@@ -42,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `validate`; those after `--` are the script's own."""
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("--nproc", type=int, default=2, metavar="N", help="ranks to run on (default: 2)")
-    parser.add_argument("--prove", default="all", metavar="NAMES", help="proofs, by comma: trace,resume (default: all)")
+    parser.add_argument(
+        "--prove", default="all", metavar="NAMES", help="proofs, by comma: trace,resume,crash (default: all)"
+    )
     parser.add_argument(
         "--launcher", choices=("warm", "torchrun"), default="warm",
         help="warm forks ranks from a process that has torch imported; torchrun is the plain command (default: warm)",
@@ -74,7 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
     torch_version = _torch_version()
     names = _choose(arguments.prove)
     with tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
-        bench = Bench(_subject(arguments), launcher(arguments.launcher), Path(scratch).resolve())
+        bench = Bench(
+            _subject(arguments),
+            launcher(arguments.launcher),
+            Path(scratch).resolve(),
+            thorough=arguments.prove != "all",
+        )
         verdicts = [_prove(proof, bench) for proof in PROOFS if proof.name in names]
     document = {
         "version": 1,

@@ -1,13 +1,16 @@
 """Where every process that the launchers start begins: it makes the skill importable and becomes what it is told to be.
 
-`boot.py rank SETTINGS` is one rank under torchrun; `boot.py serve` is the warm parent.
+`boot.py rank SETTINGS` is one rank under torchrun; `boot.py serve` is the warm parent. A process that torch starts to
+write checkpoints comes here too, where a fault is done to them.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,6 +26,12 @@ def _register() -> str:
     spec.loader.exec_module(main)
     main.register()
     return str(main.PACKAGE)
+
+
+def writer(settings_path: str, rank: int) -> Callable[..., None]:
+    """What the process runs that writes the checkpoints of a rank, if it is watched."""
+    phases = importlib.import_module(f"{_register()}.validate.probe.phases")
+    return functools.partial(phases.serve, settings_path, rank)
 
 
 if __name__ == "__main__":

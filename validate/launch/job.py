@@ -5,7 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
+
+Phase = Literal["call", "staging", "writing", "written", "published", "removal"]
+Harm = Literal["kill all", "kill one", "kill writer", "full disk", "hold"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What the probe does to one save: the first that a rank begins after `after` optimizer steps of its process.
+
+    `phase` is where it is done:
+
+    * `call`: when the program calls `dcp.save` or `dcp.async_save`, before anything else.
+    * `staging`: after the first tensor of an asynchronous save was copied.
+    * `writing`: between the entries of a rank's file.
+    * `written`: when all ranks have written, before the metadata.
+    * `published`: when the metadata is there.
+    * `removal`: when the program removes a checkpoint by `shutil.rmtree`, and part of its files are gone. It need not
+      be part of the save.
+
+    `harm` is what is done there, by the first rank that comes to it:
+
+    * `kill all`, `kill one`: SIGKILL to every rank or to this one, and to the processes below them.
+    * `kill writer`: SIGKILL to the process that writes, where the program saves by one of its own.
+    * `full disk`: from there on every write of a checkpoint raises ENOSPC, on all ranks.
+    * `hold`: what writes the save, which is asynchronous, waits until the program has done `until` steps or waits for
+      the save itself; what copies its state, where that is done in the background, until one step later.
+    """
+
+    harm: Harm
+    phase: Phase
+    after: int
+    until: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +48,12 @@ class Probe:
     * `stop_after`: end the rank with SIGKILL once this many optimizer steps are done and no save is in flight, as a
       crash between
       two steps would.
+    * `fault`: what is done to one of its saves.
     """
 
     figures: bool = False
     stop_after: int | None = None
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

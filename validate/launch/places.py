@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from .job import Job
+from .job import Fault, Job
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,9 @@ class Places:
 
     `hung` tells when the deadline passed, on the machine's monotonic clock. Of each rank: `begun` (its pid, written
     just before its script starts), `ended` (its exit status), `stopped` (it has reached the step after which the probe
-    ends it), its `log` (stdout and stderr), `stack` and `records`.
+    ends it), its `log` (stdout and stderr), `stack` and `records`. Of a fault: `struck` (where it was done, by the rank
+    that came there first), and of each rank `chosen` (the save that it is done to) and `passed` (it has gone on far
+    enough for a save that is held to be written, or for its state to be copied).
     """
 
     scratch: Path
@@ -50,6 +52,16 @@ class Places:
     def stopped(self, rank: int) -> Path:
         return self.scratch / "ranks" / f"{rank}.stopped"
 
+    @property
+    def struck(self) -> Path:
+        return self.scratch / "struck.json"
+
+    def chosen(self, rank: int) -> Path:
+        return self.scratch / "ranks" / f"{rank}.chosen"
+
+    def passed(self, rank: int, what: str) -> Path:
+        return self.scratch / "ranks" / f"{rank}.passed-{what}"
+
     def log(self, rank: int) -> Path:
         return self.scratch / "ranks" / f"{rank}.log"
 
@@ -71,6 +83,7 @@ class Settings:
     scratch: str
     figures: bool
     stop_after: int | None
+    fault: Fault | None
 
     @property
     def places(self) -> Places:
@@ -80,7 +93,8 @@ class Settings:
     def read(cls, path: Path) -> Settings:
         """The settings that `prepare` wrote."""
         fields = json.loads(path.read_text())
-        return cls(**{**fields, "args": tuple(fields["args"])})
+        fault = fields["fault"]
+        return cls(**{**fields, "args": tuple(fields["args"]), "fault": None if fault is None else Fault(**fault)})
 
 
 def prepare(job: Job) -> Places:
@@ -98,6 +112,7 @@ def prepare(job: Job) -> Places:
         scratch=str(scratch),
         figures=job.probe.figures,
         stop_after=job.probe.stop_after,
+        fault=job.probe.fault,
     )
     places.settings.write_text(json.dumps(dataclasses.asdict(settings)))
     return places

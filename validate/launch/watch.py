@@ -16,6 +16,7 @@ from .places import Places, write_whole
 POLL = 0.02  # seconds
 START_LIMIT = 180.0  # seconds for the ranks to import torch and reach the script, on a busy machine
 STACK_LIMIT = 3.0  # seconds for a rank to write its stacks
+SURVIVAL = 1.0  # seconds that the others live on after the probe has killed one rank; torchrun grants them 30
 OUTPUT_LIMIT = 64 * 1024  # bytes kept of what a rank printed
 # As faulthandler writes it, which escapes what is not ASCII.
 OWN_CODE = str(Path(__file__).resolve().parents[1]).encode("ascii", "backslashreplace").decode("ascii")
@@ -42,6 +43,8 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
     begun: float | None = None
     codes: dict[int, int] | None = None
     over = False
+    alone = job.probe.fault is not None and job.probe.fault.harm == "kill one"
+    killed: float | None = None
     try:
         while not (over := leader.over(POLL)):
             now = time.monotonic()
@@ -53,6 +56,10 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
                 _ask_for_stacks(places, [rank for rank in ranks if rank not in codes])
                 break
             if begun is None and now - started > START_LIMIT:
+                break
+            if alone and killed is None and places.struck.exists():
+                killed = now
+            if killed is not None and now - killed > SURVIVAL:
                 break
     finally:
         if not over:

@@ -38,6 +38,7 @@ from .groups import group_ref
 from .guard import reached_by_import
 from .identity import Objects
 from .observer import Call, Handler, Observer
+from .snapshot import snapshot
 
 
 @dataclass
@@ -57,13 +58,17 @@ class Futures:
         self._observer = observer
         self._futures = Objects()
 
-    def start(self, future: Future[Any]) -> None:
-        """Keep an eye on the future of a save."""
-        self._futures.set(future, True)
+    def start(self, future: Future[Any], *, copying: bool = False) -> None:
+        """Keep an eye on the future of a save, or of the copying of its state."""
+        self._futures.set(future, "copying" if copying else "saving")
 
     def tracked(self, future: object) -> bool:
         """Whether this is the future of a save."""
         return self._futures.get(future) is not None
+
+    def about_to_wait(self, future: object) -> None:
+        """The program waits for the future of a save."""
+        self._observer.faults.awaited(self._observer.steps, copying=self._futures.get(future) == "copying")
 
     def await_all(self) -> None:
         """Wait until no save is in flight."""
@@ -101,6 +106,8 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             observer.recorder.write({"note": "digests", "order": underway.order, "of": contents.digests})
 
     def calling(event: type[Event], call: Call, **fields: Any) -> Handler:
+        if event is not Loaded:
+            observer.faults.called(observer.steps, process=fields.get("process", False))
         outer = getattr(here, "underway", None)
         here.underway = underway = _Underway(event, call, fields)
         try:
@@ -133,7 +140,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         futures.start(future)
         if copying is not None and hasattr(result, "staging_completion"):
             observer.identities.bind(result.staging_completion, copying)
-            futures.start(result.staging_completion)
+            futures.start(result.staging_completion, copying=True)
             stagings.set(stager, copying)
         next(steps, None)
 
@@ -143,6 +150,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         observer.emit(StagerBuilt, frame, stager=observer.ref(call.args[0], frame, "stager"))
 
     def synchronized(call: Call) -> Handler:
+        observer.faults.awaited(observer.steps, copying=True)
         yield
         if (copying := stagings.get(call.args[0])) is not None:
             observer.emit(Awaited, call.frame, future=copying)
@@ -160,6 +168,8 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         expanded = yield
         if (underway := getattr(here, "underway", None)) is not None:
             write(underway, expanded)
+            if observer.faults.state_taken():
+                observer.recorder.write({"note": "snapshot", "of": snapshot(expanded)})
 
     def load_expanded(call: Call) -> Handler:
         if (underway := getattr(here, "underway", None)) is not None:
@@ -172,6 +182,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             yield
             return
         ref = observer.identities.of(future, "future")
+        futures.about_to_wait(future)
         try:
             yield
         finally:
@@ -188,6 +199,8 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         call.args = (given, *call.args[1:]) if call.args else call.args
         if not call.args:
             call.kwargs["fs"] = given
+        for future in filter(futures.tracked, given):
+            futures.about_to_wait(future)
         yield
         for future in given:
             if futures.tracked(future) and future.done():
@@ -206,7 +219,9 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         yield
 
     def removed(call: Call) -> Handler:
-        observer.emit(DirectoryRemoved, call.frame, target=_file(call.args[0] if call.args else call["path"]))
+        target = _file(call.args[0] if call.args else call["path"])
+        observer.emit(DirectoryRemoved, call.frame, target=target)
+        observer.faults.removing(observer.steps, target)
         yield
 
     def random_state_taken(call: Call) -> Handler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..launch.places import Settings
-from . import checkpoints, data, groups, loop, reductions, sharding, states
+from . import checkpoints, data, groups, loop, phases, reductions, sharding, states
 from .entries import Reader
 from .measure import Meter
 from .modules import Modules
@@ -27,4 +27,6 @@ def install(settings: Settings, rank: int) -> Observer:
     loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader, reduced, passes)
     states.install(observer, modules, taken)
     checkpoints.install(observer, reader, futures, passes)
+    if settings.fault is not None:
+        phases.install_in_rank(observer.faults, settings, rank)
     return observer

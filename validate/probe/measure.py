@@ -69,6 +69,7 @@ class Meter:
             losses, self._losses = self._losses, []
             figures = StepFigures(self._observer.steps, losses, self._grad_norm_sq, self._lrs, *self._state())
             self._write(figures)
+        self._observer.faults.stepped(self._observer.steps)
         if self._observer.steps == self._observer.settings.stop_after:
             self._stop()
 

@@ -17,6 +17,7 @@ import torch
 
 from ..events import Circumstances, Event, Exited, Location, Ref, to_json
 from ..launch.places import Settings
+from .faults import Faults
 from .frames import Places, ours, programs, variable
 from .identity import Identities
 from .record import Recorder
@@ -65,6 +66,7 @@ class Observer:
         self.identities = Identities()
         self.places = Places(settings.cwd)
         self.steps = 0  # optimizer steps finished
+        self.faults = Faults(settings, rank)
         self._named = set[int]()
 
     # --- events ---

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..events import AsyncSaved, Event, Exited, GroupInitialised, MeshCreated, Saved
-from ..launch.job import Job, Launcher, Probe, RankEnd, Run
+from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
 from ..probe.merge import merge
 from ..trace import Trace
 
@@ -48,10 +48,14 @@ class Place:
 
 
 class Bench:
-    """Runs the subject with one launcher; everything lies below `scratch`."""
+    """Runs the subject with one launcher; everything lies below `scratch`.
 
-    def __init__(self, subject: Subject, launcher: Launcher, scratch: Path) -> None:
+    `thorough`: a proof that has more to try than there is time for, beside the others, tries it all.
+    """
+
+    def __init__(self, subject: Subject, launcher: Launcher, scratch: Path, *, thorough: bool = False) -> None:
         self.subject = subject
+        self.thorough = thorough
         self.launcher = launcher
         self._scratch = scratch
         self._places = 0
@@ -67,7 +71,7 @@ class Bench:
         folder.mkdir()
         return Place(self.subject.cwd, folder / "checkpoints")  # not there yet, as before anybody's first run
 
-    def run(self, place: Place, *, stop_after: int | None = None) -> Run:
+    def run(self, place: Place, *, stop_after: int | None = None, fault: Fault | None = None) -> Run:
         """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory."""
         self._runs += 1
         scratch = self._scratch / f"run-{self._runs}"
@@ -85,7 +89,7 @@ class Bench:
                 cwd=place.cwd,
                 scratch=scratch,
                 deadline=subject.timeout,
-                probe=Probe(figures=True, stop_after=stop_after or subject.stop_after),
+                probe=Probe(figures=True, stop_after=stop_after or subject.stop_after, fault=fault),
             )
         )
 
@@ -132,6 +136,11 @@ class Straight:
                 f"{self.run.job.script.name} never initialises a process group; expected a script for torchrun "
                 "that calls torch.distributed.init_process_group"
             )
+
+    def below(self, target: str | None) -> Path | None:
+        """Where a checkpoint lies in the folder that holds all that the run saves; None where it lies elsewhere."""
+        path, folder = self._resolve(target), self.place.saves_below.resolve()
+        return path.relative_to(folder) if path is not None and path.is_relative_to(folder) else None
 
     def _resolve(self, target: str | None) -> Path | None:
         return None if target is None else Path(os.path.realpath(self.run.job.cwd / target))

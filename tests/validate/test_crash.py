@@ -1,0 +1,101 @@
+"""The proof `crash`: a script that keeps what it has saved passes, and one with a planted mistake fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pytorch_fsdp2_dcp.validate.proofs.crash import CUTS
+from pytorch_fsdp2_dcp.validate.proofs.damage import newest, plant, problem
+
+from ..runs import run_script
+from .test_prove import Validate, place, validate  # noqa: F401 - fixtures
+
+SAVE = 'dcp.save({"trainer": self}, checkpoint_id=folder)'
+
+
+@pytest.mark.slow
+def test_a_script_that_keeps_what_is_whole_is_cut_in_every_phase(validate: Validate, place: Path) -> None:  # noqa: F811
+    code, proofs, stderr = validate(place / "keeps_two.py", "--prove", "crash")
+    assert code == 0, (proofs, stderr)
+    figures = proofs["crash"]["figures"]
+    seen = [(cut["harm"], cut["phase"], cut.get("damage")) for cut in figures["cuts"]]
+    assert seen == [
+        (cut.harm, cut.phase, cut.damage) for cut in CUTS if cut.phase != "staging" and cut.harm != "kill writer"
+    ]
+    assert figures["not_seen"] == []
+    assert all(0 <= cut["steps_lost"] <= cut["allowed"] <= 2 for cut in figures["cuts"])
+    assert [cut["steps_lost"] for cut in figures["cuts"]][:7] == [2] * 7
+    by_phase = {cut["phase"]: cut for cut in figures["cuts"]}
+    assert by_phase["published"]["resumed_from_step"] == by_phase["published"]["ended_after_step"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ([("ROOT / str(self.done)", 'ROOT / "0"')], ["the disk full while a rank writes", "step"]),
+        (
+            [("if is_whole(f)), key=lambda f: int(f.name), default", "), key=lambda f: int(f.name), default")],
+            ["the disk full while a rank writes", "before it has taken a step"],
+        ),
+        (
+            [("return all(files.get", "return True or all(files.get")],
+            ["a truncated checkpoint where the next save goes", "before it has taken a step"],
+        ),
+        (
+            [(SAVE, f"try:\n            {SAVE}\n        except BaseException as error:\n            print(error)")],
+            ["the disk full while a rank writes", "ends with exit code 0 all the same"],
+        ),
+        (
+            [("shutil.rmtree(folder, ignore_errors=True)", "shutil.rmtree(ROOT, ignore_errors=True)")],
+            ["it begins from scratch, and the checkpoint of step 2 was whole"],
+        ),
+        (
+            [("shutil.rmtree(folder, ignore_errors=True)", "folder.mkdir(parents=True)")],
+            ["FileExistsError"],
+        ),
+        ([("    trainer.resume()\n", "")], ["it begins from scratch, and the checkpoint of step 2 was whole"]),
+    ],
+    ids=[
+        "one folder overwritten",
+        "the newest folder, whole or not",
+        "metadata taken for a whole checkpoint",
+        "errors of saving swallowed",
+        "the old ones removed before the new one is there",
+        "a folder in the way",
+        "never loads",
+    ],
+)  # fmt: skip
+def test_a_planted_mistake_is_refused_with_the_phase_named(
+    validate: Validate,  # noqa: F811
+    place: Path,  # noqa: F811
+    edits: list[tuple[str, str]],
+    words: list[str],
+) -> None:
+    script = place / "keeps_two.py"
+    for old, new in edits:
+        assert script.read_text().count(old) == 1
+        script.write_text(script.read_text().replace(old, new))
+    code, proofs, stderr = validate(script, "--prove", "crash")
+    assert (code, proofs["crash"]["status"]) == (1, "fail"), (proofs, stderr)
+    assert all(word in proofs["crash"]["reason"] for word in words), proofs["crash"]["reason"]
+
+
+@pytest.mark.slow
+def test_damage_is_what_it_says(tmp_path: Path) -> None:
+    run = run_script(tmp_path, "dcp.save({'model': shard(Model()).state_dict()}, checkpoint_id='saved/1')")
+    assert run.succeeded, run.ends[0].output
+    saved = tmp_path / "cwd" / "saved"
+    whole = saved / "1"
+    assert problem(whole) is None
+    for damage, word in (
+        ("a truncated checkpoint", "needed"),
+        ("a checkpoint that lacks a file", "missing"),
+        ("an empty folder", "no checkpoint"),
+    ):
+        assert plant(damage, saved / "2", whole)  # type: ignore[arg-type]
+        assert word in (problem(saved / "2") or "")
+    assert problem(whole) is None
+    assert newest(saved) == whole
+    assert not plant("a truncated checkpoint", saved / "3", None)

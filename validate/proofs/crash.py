@@ -1,0 +1,281 @@
+"""The proof `crash`: SIGKILL at every phase of a save loses at most the steps since the last whole checkpoint.
+
+One place, one command line, started again and again: each run but the last is ended in another phase of a save. The
+next must begin with the state of the last whole checkpoint, computes what the straight run computes from there, and so
+comes to the save in which it is ended itself. The last one comes to its end, with its newest checkpoint whole. Between
+two runs a damaged checkpoint may be put where the next save would go.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..events import AsyncSaved, Awaited, DirectoryRemoved, Saved
+from ..launch.job import Fault, Harm, Phase, Run
+from ..launch.places import Places
+from ..probe.merge import merge
+from ..report import plural
+from ..trace import Trace
+from .base import CannotProve, Proof, Verdict
+from .bench import Bench, Place, completed, describe_hang, how_it_ended
+from .damage import Damage, newest, plant, problem
+from .ground import Ground, ground
+from .resume import first_difference, measured, restored_difference
+
+WHOM: dict[Harm, str] = {"kill all": "all ranks", "kill one": "one rank", "kill writer": "the process that writes"}
+WHERE: dict[Phase, str] = {
+    "call": "before staging",
+    "staging": "during staging",
+    "writing": "while a rank writes",
+    "written": "after all wrote and before the metadata",
+    "published": "after the metadata",
+    "removal": "while an old checkpoint is removed",
+}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to end a run, and the damage that is done to what it left; `always` also where others prove as well."""
+
+    harm: Harm
+    phase: Phase
+    damage: Damage | None = None
+    always: bool = False
+
+    def __str__(self) -> str:
+        if self.harm == "full disk":
+            return "the disk full while a rank writes"
+        return f"{WHOM[self.harm]} killed {WHERE[self.phase]}"
+
+
+CUTS = (
+    Cut("full disk", "writing", always=True),
+    Cut("kill all", "call", "a truncated checkpoint"),
+    Cut("kill one", "call", "a checkpoint that lacks a file"),
+    Cut("kill all", "staging"),
+    Cut("kill one", "writing", always=True),
+    Cut("kill all", "writing"),
+    Cut("kill writer", "writing"),
+    Cut("kill one", "written"),
+    Cut("kill all", "written", "an empty folder", always=True),
+    Cut("kill all", "published", always=True),
+    Cut("kill all", "removal", always=True),
+)
+
+
+@dataclass
+class Chain:
+    """Runs in one place, one after the other, and with what the next of them must begin.
+
+    * `whole`: the step of the last checkpoint that is whole, 0 where none is.
+    * `enough`: the step that will do. It is less than `whole` where a run had no time to make known what it saved.
+    * `cuts`: what was seen of each cut, for the figures; the last one is still to be completed by the next run.
+    """
+
+    place: Place
+    whole: int = 0
+    enough: int = 0
+    situation: str = "run from scratch"
+    cuts: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Broken(Exception):
+    """A run did what it must not; the message says in which situation and what."""
+
+
+class Crash(Proof):
+    """Ends the script in each phase of a save and starts it again."""
+
+    name = "crash"
+    claim = "SIGKILL at every phase of a save loses at most the steps since the last whole checkpoint"
+
+    def prove(self, bench: Bench) -> Verdict:
+        examined = Examination(bench, ground(bench))
+        try:
+            for cut in CUTS:
+                if bench.thorough or cut.always:
+                    examined.cut(cut)
+            examined.end()
+        except Broken as broken:
+            return Verdict(name=self.name, status="fail", reason=str(broken), figures=examined.figures())
+        if not examined.cuts:
+            raise CannotProve("no phase of a save was seen; expected saves by a storage writer of torch.distributed")
+        figures = examined.figures()
+        left_out = f" (not seen: {', '.join(examined.not_seen)})" if examined.not_seen else ""
+        reason = (
+            f"ended in {plural(len(examined.cuts), 'way')} and started again, it lost at most "
+            f"{plural(figures['most_steps_lost'], 'step')}, none that a whole checkpoint held, and what follows is "
+            f"equal bit for bit on {plural(len(examined.ground.whole), 'rank')}{left_out}"
+        )
+        return Verdict(name=self.name, status="pass", reason=reason, figures=figures)
+
+
+class Examination:
+    """The chain of runs of one script, and what it has come to."""
+
+    def __init__(self, bench: Bench, found: Ground) -> None:
+        self.bench = bench
+        self.ground = found
+        self.cuts: list[dict[str, Any]] = []
+        self.not_seen: list[str] = []
+        self._runs = 0
+        self._chain = Chain(bench.place())
+        later = found.between[1:] or found.between  # with a checkpoint before it, where there are several
+        self._first = min(later, key=lambda step: abs(2 * step - found.steps))
+        self._asynchronous = [save for save in found.saves if isinstance(save, AsyncSaved)]
+        self._removes = any(trace.of(DirectoryRemoved) for trace in bench.straight.traces)
+
+    def figures(self) -> dict[str, Any]:
+        """What was seen, for the verdict."""
+        lost = [cut["steps_lost"] for cut in self.cuts if "steps_lost" in cut]
+        return {
+            "steps": self.ground.steps,
+            "runs": self._runs,
+            "most_steps_lost": max(lost, default=0),
+            "cuts": self.cuts,
+            "not_seen": self.not_seen,
+        }
+
+    def cut(self, cut: Cut) -> None:
+        """Run the script until it is ended by `cut`. Raises Broken when it did not go on as it must until then."""
+        if cut.phase == "staging" and not self._asynchronous:
+            return
+        if cut.harm == "kill writer" and not any(save.process for save in self._asynchronous):
+            return
+        if cut.phase == "removal" and not self._removes:
+            self.not_seen.append(str(cut))
+            return
+        chain = self._chain
+        after = self._first if not chain.cuts and cut.phase != "removal" else 1
+        run, traces, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after))
+        places = Places(run.records.parent)
+        if not places.struck.exists():
+            self._at_its_end(run, traces, began)
+            self.not_seen.append(str(cut))
+            self._chain = Chain(self.bench.place())
+            return
+        struck = json.loads(places.struck.read_text())
+        reached = began + max((figures[-1].step for figures in measured(run) if figures), default=0)
+        if cut.harm in ("full disk", "kill writer"):
+            self._told(cut, run, traces, began + struck["step"])
+        known = self._known(run, traces, began, None if cut.phase == "removal" else began + struck["step"])
+        chain.enough = max(chain.enough, began, *known)
+        chain.whole = max(chain.enough, began + struck["step"] if cut.phase == "published" else 0)
+        seen: dict[str, Any] = {"cut": str(cut), "harm": cut.harm, "phase": cut.phase, "ended_after_step": reached}
+        chain.situation = f"with {cut}" if cut.harm == "full disk" else str(cut)
+        chain.situation += f" after step {reached} of {self.ground.steps}"
+        if cut.damage and self._plant(cut.damage):
+            seen["damage"] = cut.damage
+            chain.situation += f", and {cut.damage} where the next save goes"
+        chain.situation += ", it is started again"
+        seen |= {"whole_checkpoint_at_step": chain.whole, "allowed": reached - chain.enough}
+        chain.cuts.append(seen)
+        self.cuts.append(seen)
+
+    def end(self) -> None:
+        """Let the last run come to its end. Raises Broken when it does not, or its newest checkpoint is not whole."""
+        if self._chain.cuts:
+            self._at_its_end(*self._go_on(None))
+
+    def _go_on(self, fault: Fault | None) -> tuple[Run, tuple[Trace, ...], int]:
+        """Start the script in the chain's place; its run, and the step from which it began."""
+        chain, steps = self._chain, self.ground.steps
+        limit = self.bench.subject.stop_after
+        run = self.bench.run(chain.place, stop_after=None if limit is None else limit - chain.enough, fault=fault)
+        self._runs += 1
+        traces = merge(run)
+        if run.hung:
+            raise Broken(f"{chain.situation}: {describe_hang(run, traces)}")
+        figures = measured(run)
+        if not all(figures):
+            if chain.whole >= steps and completed(run, traces):
+                began = steps  # nothing is left to do
+                self._resumed(began)
+                return run, traces, began
+            raise Broken(f"{chain.situation}: {how_it_ended(run)}, before it has taken a step")
+        found = self._began(figures)
+        if found is None:
+            raise Broken(f"{chain.situation}: it begins with parameters that the straight run had after no step")
+        self._resumed(found)
+        if found < chain.enough:
+            where = f"from step {found}" if found else "from scratch"
+            raise Broken(f"{chain.situation}: it begins {where}, and the checkpoint of step {chain.enough} was whole")
+        if lost := restored_difference(self.ground.whole, figures, found):
+            raise Broken(f"{chain.situation}: {lost}")
+        if difference := first_difference(self.ground.whole, figures, offset=found):
+            if not chain.cuts:
+                raise Broken(f"two runs from scratch differ, so nothing that follows can be exact: {difference}")
+            raise Broken(f"{chain.situation}: the first difference is the {difference}")
+        return run, traces, found
+
+    def _began(self, figures: Any) -> int | None:
+        """The step of the straight run that left the parameters with which every rank began."""
+        alike = [
+            step
+            for step in range(self.ground.steps + 1)
+            if all(
+                now[0].params == then[step].params
+                for now, then in zip(figures, self.ground.whole, strict=True)
+                if step < len(then)
+            )
+        ]
+        return min(alike, key=lambda step: abs(step - self._chain.whole), default=None)
+
+    def _resumed(self, began: int) -> None:
+        if self._chain.cuts:
+            last = self._chain.cuts[-1]
+            last |= {"resumed_from_step": began, "steps_lost": last["ended_after_step"] - began}
+
+    def _told(self, cut: Cut, run: Run, traces: tuple[Trace, ...], step: int) -> None:
+        """A save has failed without anybody being killed: the script must have told of it by how it ended."""
+        if any(end.code == 0 for end in run.ends):
+            newest_one = newest(self._chain.place.saves_below)
+            if cut.harm == "kill writer" and completed(run, traces) and newest_one and problem(newest_one) is None:
+                return  # it has tried again
+            rank = next(end.rank for end in run.ends if end.code == 0)
+            raise Broken(f"with {cut}, in the save of step {step}, rank {rank} ends with exit code 0 all the same")
+
+    def _known(self, run: Run, traces: tuple[Trace, ...], began: int, struck: int | None) -> list[int]:
+        """The steps whose save had ended, as the program could know, when the save of step `struck` was cut."""
+        awaited = {event.future for event in traces[0].of(Awaited)}
+        known = []
+        for save in traces[0].events:
+            if not isinstance(save, Saved | AsyncSaved) or (step := began + (save.when.step or 0)) == struck:
+                continue
+            if isinstance(save, Saved):
+                done = save.when.finished
+            else:
+                done = save.future in awaited or (
+                    save.target is not None and problem(run.job.cwd / save.target) is None
+                )
+            if done and (struck is None or step < struck):
+                known.append(step)
+        return known
+
+    def _plant(self, damage: Damage) -> bool:
+        """Damage what the last run left, in the place of the next save."""
+        straight, chain = self.bench.straight, self._chain
+        folders = {save.when.step or 0: straight.below(save.target) for save in self.ground.saves}
+        following = min((step for step in folders if step > chain.whole), default=None)
+        at, whole = folders.get(following or -1), folders.get(chain.whole)
+        if at is None or at == whole:
+            return False
+        below = chain.place.saves_below
+        return plant(damage, below / at, below / whole if whole else None)
+
+    def _at_its_end(self, run: Run, traces: tuple[Trace, ...], began: int) -> None:
+        situation = self._chain.situation
+        if not completed(run, traces):
+            raise Broken(f"{situation}: {how_it_ended(run)}")
+        taken = measured(run)[0][-1].step if measured(run)[0] else 0
+        if began + taken != self.ground.steps:
+            raise Broken(
+                f"{situation}: it took {plural(taken, 'step')} where {self.ground.steps - began} were left after the "
+                f"checkpoint of step {began}"
+            )
+        saves = any(isinstance(event, Saved | AsyncSaved) for event in traces[0].events)
+        last = newest(self._chain.place.saves_below)
+        if saves and last is not None and (why := problem(last)) is not None:
+            raise Broken(f"{situation}: at its end, its newest checkpoint {last.name} is not whole: {why}")
