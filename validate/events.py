@@ -462,7 +462,9 @@ class ForwardEntered(Event):
     sharded module manages; None where unknown. `borrows` (reader): the sharded module around it that manages its
     parameters, where nothing in it is sharded. `drops`: a layer in it leaves out values at random (dropout) while it is
     trained; None where unknown. `on_meta`: its parameters are on the meta device still. `unset`: what in it was never
-    given a value; None where there is no such thing, or none that is known.
+    given a value; None where there is no such thing, or none that is known. `alike`: whether the ranks had the same
+    weights in it when it was sharded, as far as nothing has set them since; None where unknown. The reader says so only
+    where they had not when it was built or loaded.
     """
 
     module: Ref
@@ -472,6 +474,7 @@ class ForwardEntered(Event):
     drops: bool | None = None
     on_meta: bool = False
     unset: Unset | None = None
+    alike: bool | None = None
 
     @property
     def collective(self) -> bool:

@@ -13,6 +13,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Entry,
     Event,
     Exited,
+    ForwardEntered,
     GroupCreated,
     Kind,
     Location,
@@ -192,3 +193,16 @@ def test_values_are_compared_save_by_save(tmp_path: Path) -> None:
     traces = merge(_run(tmp_path, [RankEnd(rank=r, code=0) for r in range(2)]))
     for trace in traces:
         assert [[e.per_rank for e in s.entries or ()] for s in trace.of(Saved)] == [[False], [True], [False]]
+
+
+def test_weights_that_ranks_begin_with_are_compared_where_all_have_them(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    for rank in range(2):
+        records: list[dict[str, Any]] = []
+        for order, own in enumerate(({"a": 1}, {"a": 1, "b": rank}, {str(rank): 1}, {})):
+            records.append(to_json(ForwardEntered(order=order, at=Location("t.py", 1), module=Ref(order, "model"))))
+            if own:
+                records.append({"note": "beginning", "order": order, "of": own})
+        _write(tmp_path, rank, records)
+    for trace in merge(_run(tmp_path, [RankEnd(rank=r, code=0) for r in range(2)])):
+        assert [e.alike for e in trace.of(ForwardEntered)] == [True, False, None, None]

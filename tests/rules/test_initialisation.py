@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import Escaped, ForwardEntered, Materialised, ModuleBuilt, Unset
+from pytorch_fsdp2_dcp.validate.events import (
+    CollectiveCalled,
+    Escaped,
+    ForwardEntered,
+    Location,
+    Materialised,
+    ModuleBuilt,
+    Parallelised,
+    Seeded,
+    Sharded,
+    StateApplied,
+    Unset,
+)
 from pytorch_fsdp2_dcp.validate.rules import judge
 
 from .traces import BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
@@ -56,3 +68,52 @@ def test_parameters_and_buffers_that_are_left_are_two_mistakes() -> None:
 )
 def test_nothing_is_known_to_be_left(steps: tuple[Step, ...]) -> None:
     assert found(*steps) == []
+
+
+REAL = does(ModuleBuilt, module=MODEL, cls="Net", meta=False)
+BY_RANK, SEEDED = does(Seeded, per_rank=True), does(Seeded, per_rank=False)
+SHARDED = does(Sharded, module=MODEL)
+UNLIKE = does(ForwardEntered, module=MODEL, sharded=True, alike=False)
+
+
+def loads(only: str | None = "rank == 0", line: int = 50) -> Step:
+    return does(StateApplied, to=(MODEL,), only=only, at=Location("train.py", line))
+
+
+def unlike(*steps: Step, origin: str = "reader") -> list[int]:
+    traced = trace(*steps, origin="probe" if origin == "probe" else "reader")
+    return [f.at.line for f in judge([traced]) if f.code == "FS307"]
+
+
+def test_ranks_draw_or_load_weights_of_their_own() -> None:
+    assert unlike(BY_RANK, REAL, SHARDED, UNLIKE) == [2]
+    assert unlike(REAL, loads(), SHARDED, UNLIKE) == [50]
+    assert unlike(REAL, loads(), loads(), SHARDED, UNLIKE) == [50]
+
+
+def test_of_a_run_it_is_seen_and_counts_where_it_was_not_meant() -> None:
+    hybrid = does(Sharded, module=MODEL, mesh_dims=("dp_replicate", "dp_shard"))
+    assert unlike(does(Seeded), REAL, SHARDED, UNLIKE, origin="probe") == [2]
+    assert unlike(REAL, loads(None), SHARDED, UNLIKE, origin="probe") == [1]
+    assert unlike(REAL, hybrid, UNLIKE, origin="probe") == [1]
+    assert unlike(hybrid, UNLIKE, origin="probe") == [1]
+    assert unlike(REAL, does(Seeded), SHARDED, UNLIKE, origin="probe") == []
+    assert unlike(REAL, SHARDED, UNLIKE, origin="probe") == []
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (BY_RANK, REAL, SHARDED, does(ForwardEntered, module=MODEL, alike=True)),
+        (BY_RANK, REAL, SHARDED, does(ForwardEntered, module=MODEL)),
+        (BY_RANK, REAL, UNLIKE),
+        (BY_RANK, REAL, does(Parallelised, module=MODEL), SHARDED, UNLIKE),
+        (BY_RANK, REAL, does(Escaped, of=MODEL), SHARDED, UNLIKE),
+        (SEEDED, REAL, SHARDED, UNLIKE),
+        (REAL, loads(), loads("rank != 0", 51), SHARDED, UNLIKE),
+        (REAL, loads(None), SHARDED, UNLIKE),
+        (REAL, loads(), does(CollectiveCalled, op="broadcast"), SHARDED, UNLIKE),
+    ],
+)
+def test_ranks_are_not_known_to_start_different(steps: tuple[Step, ...]) -> None:
+    assert unlike(*steps) == []

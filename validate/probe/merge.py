@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..events import AsyncSaved, BatchesDrawn, Entry, Event, Form, GroupCreated, Location, Saved, from_json
+from ..events import (
+    AsyncSaved,
+    BatchesDrawn,
+    Entry,
+    Event,
+    Form,
+    ForwardEntered,
+    GroupCreated,
+    Location,
+    Saved,
+    from_json,
+)
 from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
@@ -28,6 +39,7 @@ class _Record:
     returned: set[int] = field(default_factory=set)
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)  # order: digest of the first batch
+    beginnings: dict[int, dict[str, int]] = field(default_factory=dict)  # order: digests of weights by FQN
     names: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
     partial: set[int] = field(default_factory=set)  # groups that not all ranks belong to
@@ -41,6 +53,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     events = [_events(record) for record in records]
     _mark_per_rank(records, events)
     _mark_alike(records, events)
+    _mark_beginnings(records, events)
     _mark_alone(run, records, events)
     return tuple(
         Trace(
@@ -70,6 +83,8 @@ def _read(path: Path) -> _Record:
                 record.digests[fields["order"]] = fields["of"]
             case "batch":
                 record.batches[fields["order"]] = fields["digest"]
+            case "beginning":
+                record.beginnings[fields["order"]] = fields["of"]
             case "name":
                 record.names.setdefault(fields["id"], fields["name"])
             case "held":
@@ -203,6 +218,27 @@ def _mark_alike(records: list[_Record], events: list[list[Event]]) -> None:
             continue
         for own, event in zip(events, drawn, strict=True):
             own[own.index(event)] = dataclasses.replace(event, alike=len(digests) == 1)
+
+
+# --- weights that ranks begin with ---
+
+
+def _mark_beginnings(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the first calls of models whose weights the ranks began with alike, or not."""
+    calls = [
+        [e for e in own if isinstance(e, ForwardEntered) and e.order in record.beginnings]
+        for record, own in zip(records, events, strict=True)
+    ]
+    if len(calls) < 2:
+        return
+    for entered in zip(*calls, strict=False):
+        digests = [record.beginnings[e.order] for record, e in zip(records, entered, strict=True)]
+        common = set[str].intersection(*map(set, digests))
+        if not common or len({e.at for e in entered}) > 1:
+            continue
+        alike = all(len({d[name] for d in digests}) == 1 for name in common)
+        for own, event in zip(events, entered, strict=True):
+            own[own.index(event)] = dataclasses.replace(event, alike=alike)
 
 
 # --- collectives that not all ranks reach ---

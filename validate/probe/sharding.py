@@ -43,6 +43,7 @@ from ..events import (
     Unsharded,
     WrapperApiUsed,
 )
+from .beginnings import Beginnings
 from .frames import caller, program_frame, programs
 from .initial import Blanks
 from .modules import Modules, drops, dtype_name, has_blocks, has_sharded, parameters
@@ -90,10 +91,12 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 precision=_precision(call["mp_policy"]),
                 beside=tuple(modules.ref(other, call.frame) for other in targets if other is not module),
             )
+            forwards.beginnings.sharding(module, mesh)
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
         for module, earlier in before:
             modules.sharded(module, earlier)
+            forwards.beginnings.sharded(module)
             forwards.watch(module)
 
     def parallelised(call: Call) -> Handler:
@@ -211,6 +214,7 @@ class Forwards:
         self._watched = set[type]()
         self._entered_before = set[int]()  # ids of the refs of modules
         self.blanks = Blanks()
+        self.beginnings = Beginnings()
         self._guard: RemovableHandle | None = None
         self._here = threading.local()  # depth of FSDP forwards, and the frame of the last call found from inside
 
@@ -296,6 +300,8 @@ class Forwards:
             drops=drops(module) if first else None,
             unset=self.blanks.left(module) if first else None,
         )
+        if first and (kept := self.beginnings.kept(module)):
+            self._observer.recorder.write({"note": "beginning", "order": order, "of": kept})
         self._observer.entered(order)
         return order
 

@@ -27,6 +27,7 @@ from .initialisation import (
     InitialisationMissesParameters,
     MaterialisedNeverInitialised,
     MetaNeverMaterialised,
+    RanksStartDifferent,
 )
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
 from .layout import AttachedAfterSharding, ShardedModelDeepCopied, TensorParallelAfterSharding, WrapperApiOnSharded
@@ -89,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     InitialisationMissesParameters(),
     TieLost(),
     TieSplitAcrossGroups(),
+    RanksStartDifferent(),
     OptimizerBeforeSharding(),
     OptimizerOverUnshardedParameters(),
     ForwardIsBypassed(),

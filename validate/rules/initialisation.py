@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..events import ForwardEntered, Materialised, ModuleBuilt
+from ..events import (
+    CollectiveCalled,
+    ForwardEntered,
+    Materialised,
+    ModuleBuilt,
+    Parallelised,
+    Seeded,
+    Sharded,
+    StateApplied,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import Rule
+from .base import PROBE, READER, Rule
 
 
 class MetaNeverMaterialised(Rule):
@@ -90,6 +99,52 @@ class InitialisationMissesParameters(Rule):
                 "owns it a reset_parameters (or what your loop calls), so that none is left out."
             )
             yield self.finding(materialised, message, (entered, "called here"))
+
+
+class RanksStartDifferent(Rule):
+    """`fully_shard` broadcasts nothing: each rank keeps its rows of the weights that it has itself."""
+
+    code = "FS307"
+    name = "ranks-start-different"
+    severity = Severity.ERROR
+    clause = 3
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for entered in trace.of(ForwardEntered):
+            model = entered.module
+            sharded = [s for s in trace.before(entered, Sharded) if trace.related(s.module, model)]
+            divided = any(trace.related(p.module, model) for p in trace.of(Parallelised))
+            if entered.alike is not False or not sharded or divided or trace.escaped(model):
+                continue
+            loads = [a for a in trace.before(entered, StateApplied) if any(trace.related(m, model) for m in a.to)]
+            built = next((b for b in trace.before(entered, ModuleBuilt) if b.module == model), None) or sharded[0]
+            seeded = [s for s in trace.before(built, Seeded) if trace.origin == PROBE or s.per_rank]
+            if trace.origin == READER and (_sent(trace, sharded[0], loads) or not (loads or seeded)):
+                continue
+            # Independent draws are as good as one where no rank has a copy of another's and none was meant to.
+            if trace.origin == PROBE and not (loads or seeded or any(len(s.mesh_dims or ()) > 1 for s in sharded)):
+                continue
+            if loads and trace.origin == READER:
+                message = (
+                    f"only some ranks (`{loads[0].when.only}`) load weights into `{model.name}`, and fully_shard sends "
+                    "them nowhere: each rank keeps its own rows, most of them random. Load on every rank, or after "
+                    "sharding by set_model_state_dict with full_state_dict=True and broadcast_from_rank0=True."
+                )
+                yield self.finding(loads[0], message, (sharded[0], "sharded here"))
+                continue
+            message = (
+                f"the ranks begin with different weights in `{model.name}`, and fully_shard broadcasts nothing: each "
+                "keeps its rows of its own, and replicas of a hybrid mesh stay different for good. Seed all ranks "
+                "alike until the model is built (and by rank afterwards), or load the same weights into all."
+            )
+            yield self.finding(built, message, *[(s, "seeded here") for s in seeded[-1:]])
+
+
+def _sent(trace: Trace, sharded: Sharded, loads: list[StateApplied]) -> bool:
+    """Whether all ranks may load, or be given, what one of them has."""
+    if len({load.at for load in loads}) > 1 or any(load.when.only is None for load in loads):
+        return True
+    return any(c.op in ("broadcast", "scatter") for c in trace.before(sharded, CollectiveCalled))
 
 
 def _called_unset(trace: Trace) -> Iterator[tuple[ForwardEntered, Materialised]]:

@@ -7,6 +7,7 @@ import re
 
 from ...events import EpochSet, LoaderBuilt, SamplerBuilt, Seeded
 from ..values import NONE, Class, Const, External, Obj, Value, What, members
+from ..walk.beginnings import seeded
 from ..walk.calls import Call, callbacks
 from ..walk.classes import lineage
 from ..walk.core import Walk
@@ -196,5 +197,7 @@ def _epoch(call: Call, receiver: Value) -> Value | None:
 def _seed(call: Call) -> Value:
     written = ast.unparse(call.node) if isinstance(call.node, ast.Call) else ""
     per_rank = any(map(of_rank, call.everything())) or sounds_divided([written])
+    if not call.name.startswith(("random.", "numpy.")):
+        seeded(call.walk, call.everything())
     call.walk.emit(Seeded, call.node, per_rank=per_rank)
     return call.walk.unknown(External("torch.Generator"))

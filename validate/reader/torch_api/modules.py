@@ -33,7 +33,7 @@ from ..values import (
     members,
     single,
 )
-from ..walk import contents, dtypes
+from ..walk import beginnings, contents, dtypes
 from ..walk.assignment import set_attribute
 from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, walk_forward
 from ..walk.core import Walk
@@ -58,6 +58,8 @@ def built(call: Call, module: Obj, name: str) -> None:
     if (dtype := dtype or dtypes.default(walk)) is not None:
         dtypes.give(walk, module, dtype)
     walk.emit(ModuleBuilt, call.node, module=walk.ref(module), cls=name, meta=meta)
+    if meta is False:
+        beginnings.built(walk, module)
 
 
 def as_modules(walk: Walk, value: Value | None) -> list[Obj]:
@@ -558,6 +560,7 @@ def _load_state_dict(call: Call, target: Obj) -> Value:
     walk = call.walk
     state = call.get(0, "state_dict")
     contents.fill(walk, target, "loaded")
+    beginnings.loaded(walk, target)
     known = state if isinstance(state, Obj) else None
     walk.emit(
         StateApplied,

@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import contents, division, dtypes, passes, ties, uses
+from . import beginnings, contents, division, dtypes, passes, ties, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -269,6 +269,7 @@ def enter_forward(call: Call, module: Obj) -> Value:
             drops=drops(walk, module),
             on_meta=contents.on_meta(walk, module),
             unset=contents.unset(walk, module),
+            alike=beginnings.alike(walk, module),
         )
     return walk_forward(call, module, "forward")
 

@@ -82,13 +82,13 @@ def on_meta(walk: Walk, module: Obj) -> bool:
     if not walk.fact(module, "meta"):
         return False
     return not any(
-        walk.fact(m, fact) for m in _around(walk, module) for fact in ("emptied", "filled", "loaded", "elsewhere")
+        walk.fact(m, fact) for m in relatives(walk, module) for fact in ("emptied", "filled", "loaded", "elsewhere")
     )
 
 
 def unset(walk: Walk, module: Obj) -> Unset | None:
     """What in the module still holds what `to_empty` left there; None where that is nothing, or not known."""
-    around = list(_around(walk, module))
+    around = list(relatives(walk, module))
     if not any(walk.fact(m, "emptied") for m in around) or any(walk.fact(m, "elsewhere") for m in around):
         return None
     whole = [m for m in around if m.id == module.id or walk.holds(m, module.id)]
@@ -128,7 +128,7 @@ def _collect(
             _collect(walk, child, f"{prefix}{name}.", loaded, found, seen)
 
 
-def _around(walk: Walk, module: Obj) -> Iterator[Obj]:
+def relatives(walk: Walk, module: Obj) -> Iterator[Obj]:
     """The module, those that hold it, those in it, and the tensors that these own."""
     for m in list(walk.modules.values()):
         if m.id == module.id or walk.holds(m, module.id) or walk.holds(module, m.id):

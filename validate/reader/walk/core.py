@@ -190,6 +190,7 @@ class Walk:
         # value, where a load put another value there.
         self.put_from: dict[int, dict[str, Cell]] = {}
         self.outdated: dict[Cell, tuple[Obj, str, Value]] = {}
+        self.parted: set[int] = set()  # for `beginnings`: modules in which ranks had different weights at some time
         self.ties = False  # the program has tied weights
         self.among = False  # what is being looked at is one of several things that a value may be
 

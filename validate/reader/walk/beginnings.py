@@ -1,0 +1,70 @@
+"""Whether all ranks begin with the same weights: they draw them alike, and load the same or are given the others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..values import Const, Obj, Sym, Value, What, members
+from .contents import relatives
+from .core import Walk
+
+_SEED = (0, "%seed")  # of the generators that weights are drawn by
+_UNLIKE = "%unlike"
+
+
+def seeded(walk: Walk, given: Iterable[Value]) -> None:
+    """The generators are seeded with a value that may be another one on each rank."""
+    walk.store.set(_SEED, Const(any(_of_each_rank(walk, v) for value in given for _, v in members(value))))
+
+
+def built(walk: Walk, module: Obj) -> None:
+    """A module was built on a real device, by a program whose ranks may draw its weights from seeds of their own."""
+    seed = walk.get(_SEED)
+    if walk.building == 0 and seed is not None and all(v == Const(True) for _, v in members(seed)):
+        _part(walk, module)
+
+
+def loaded(walk: Walk, module: Obj) -> None:
+    """A module that is not sharded was given a state dict: where some ranks come here only, the others lack it."""
+    if any(step.ranks for step in walk.path) and walk.what(module) is What.MODULE and not walk.is_sharded(module):
+        _part(walk, module)
+
+
+def alike(walk: Walk, module: Obj) -> bool | None:
+    """False where the ranks have different weights in the module and nothing may have set them since."""
+    for m in list(walk.modules.values()) if walk.parted else ():
+        before = walk.store.get((m.id, _UNLIKE)) if m.id in walk.parted else None
+        if before is None or not (m.id == module.id or walk.holds(module, m.id)):
+            continue
+        if isinstance(before, Const) and _touched(walk, m) == before:
+            return False
+    return None
+
+
+def _part(walk: Walk, module: Obj) -> None:
+    walk.parted.add(module.id)
+    walk.store.set((module.id, _UNLIKE), _touched(walk, module))
+
+
+def _touched(walk: Walk, module: Obj) -> Const:
+    """What around the module may have been given values so far."""
+    facts = ("filled", "loaded", "emptied", "elsewhere")
+    return Const(frozenset(m.id for m in relatives(walk, module) if any(walk.fact(m, fact) for fact in facts)))
+
+
+def _of_each_rank(walk: Walk, value: Value) -> bool:
+    """Whether it is made of the rank in the whole job; ranks of a mesh may share the one that they have in a dim."""
+    if not (isinstance(value, Sym) and value.rank):
+        return False
+    origins = set(_origins(walk, value))
+    return bool(origins & {"rank", "environment", "spawned rank"}) and "mesh rank" not in origins
+
+
+def _origins(walk: Walk, value: Sym, depth: int = 0) -> Iterator[str]:
+    """What the numbers are that it was computed from, as far as they differ from rank to rank."""
+    parts = walk.parts_of(value.key)
+    inner = [part for part in parts if isinstance(part, Sym) and part.rank]
+    if not inner and parts and isinstance(parts[0], str):
+        yield parts[0]
+    for part in inner if depth < 5 else ():
+        yield from _origins(walk, part, depth + 1)
