@@ -331,7 +331,8 @@ class Sharded(Event):
     where that depends on an option; None where unknown. `container`: it is a list or dictionary of modules without a
     `forward`, which `fully_shard` refuses. `mesh_dims`: the names of the dimensions of the mesh, where all parameters
     are sharded and replicated along these; None where unknown. `precision`: its policy; None where unknown. `beside`:
-    the other modules of the list that was passed, whose parameters are in one group with its own.
+    the other modules of the list that was passed, whose parameters are in one group with its own. `ignores`: modules in
+    it with parameters that it was told to leave alone (`ignored_params`).
     """
 
     module: Ref
@@ -344,6 +345,7 @@ class Sharded(Event):
     mesh_dims: tuple[str, ...] | None = None
     precision: Precision | None = None
     beside: tuple[Ref, ...] = ()
+    ignores: tuple[Ref, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,3 +293,20 @@ def test_a_deep_copy_is_seen_where_no_handler_is_ready_for_its_failure(made: str
     start = "import copy\nfrom torch.optim.swa_utils import AveragedModel\nmodel = nn.Linear(2, 2)\n"
     assert only(program(start + f"x = {made}\n"), DeepCopied).module.name == "model"
     assert not any(program(start + f"try:\n    x = {made}\nexcept AssertionError:\n    pass\n").of(DeepCopied))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("fully_shard(model, ignored_params=set(model.head.parameters()))", ("head.weight",)),
+        ("fully_shard(model, ignored_params={model.blocks[0].norm.weight})", ("blocks[*].norm.weight",)),
+        ("fully_shard(model, ignored_params=set())", ()),
+        ("fully_shard(model, ignored_params={p for p in model.parameters() if p.dim() == 1})", ()),
+        ("model.head.requires_grad_(False)\nfully_shard(model, ignored_params=set(model.head.parameters()))", ()),
+        ("model.requires_grad_(False)\nfully_shard(model, ignored_params=set(model.head.parameters()))", ()),
+        ("fully_shard(model.head)\nfully_shard(model, ignored_params=set(model.head.parameters()))", ()),
+    ],
+)
+def test_what_is_ignored_is_not_covered(text: str, names: tuple[str, ...]) -> None:
+    trace = program(f"model = Net()\n{text}\nmodel(torch.ones(2, 8))", IMPORTS + MODEL)
+    assert only(trace, ForwardEntered).uncovered == names

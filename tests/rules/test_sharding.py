@@ -5,20 +5,24 @@ from __future__ import annotations
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     ActivationsCheckpointed,
+    Backward,
     Choice,
+    CollectiveCalled,
     DeepCopied,
     Escaped,
     ForwardEntered,
     MeshCreated,
     ModuleBuilt,
+    OptimizerBuilt,
     Parallelised,
     Precision,
     Ref,
     Sharded,
+    Stepped,
 )
 from pytorch_fsdp2_dcp.validate.rules import judge
 
-from .traces import ATTENTION, BLOCKS, HEAD, MODEL, OTHER, Step, does, found, trace
+from .traces import ATTENTION, BLOCKS, HEAD, MODEL, OPTIMIZER, OTHER, Step, does, found, trace
 
 BLOCK_BY_BLOCK = does(Sharded, module=BLOCKS)
 ROOT = does(Sharded, module=MODEL, blocks=True)
@@ -204,3 +208,34 @@ def test_a_part_of_a_block_may_have_no_policy() -> None:
         does(Sharded, module=MODEL, precision=LOW, manages=True),
     )
     assert found(*steps) == []
+
+
+IGNORING = does(Sharded, module=MODEL, ignores=(HEAD,))
+BUILT = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
+PARTLY = does(ForwardEntered, module=MODEL, sharded=True, uncovered=("head.weight",))
+STEPPED = does(Stepped, optimizer=OPTIMIZER)
+REDUCED = does(CollectiveCalled, op="all_reduce")
+
+
+def test_ignored_parameters_are_stepped_as_each_rank_likes() -> None:
+    assert found(IGNORING, BUILT, PARTLY, does(Backward), STEPPED, REDUCED) == [("FS216", 1)]
+    of_head = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(HEAD,))
+    assert found(IGNORING, of_head, PARTLY, does(Backward), STEPPED) == [("FS216", 1)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (IGNORING, BUILT, PARTLY, does(Backward), REDUCED, STEPPED),
+        (IGNORING, REDUCED, BUILT, PARTLY, does(Backward), STEPPED),
+        (IGNORING, BUILT, CALL, does(Backward), STEPPED),
+        (IGNORING, BUILT, does(ForwardEntered, module=MODEL, uncovered=("experts.0.weight",)), STEPPED),
+        (IGNORING, does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(BLOCKS,)), PARTLY, STEPPED),
+        (IGNORING, BUILT, PARTLY, does(Escaped, of=MODEL), STEPPED),
+        (IGNORING, BUILT, PARTLY, does(Escaped, of=HEAD), STEPPED),
+        (ROOT, BUILT, PARTLY, STEPPED),
+        (IGNORING, BUILT, PARTLY),
+    ],
+)
+def test_ignored_parameters_are_reduced_or_not_trained(steps: tuple[Step, ...]) -> None:
+    assert [f for f in found(*steps) if f[0] == "FS216"] == []

@@ -38,6 +38,7 @@ from ..events import (
     Materialised,
     Parallelised,
     Precision,
+    Ref,
     Resharded,
     Sharded,
     Unsharded,
@@ -90,6 +91,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 mesh_dims=None if mesh is None or call["dp_mesh_dims"] is not None else mesh.mesh_dim_names,
                 precision=_precision(call["mp_policy"]),
                 beside=tuple(modules.ref(other, call.frame) for other in targets if other is not module),
+                ignores=ignored(module, call),
             )
             forwards.beginnings.sharding(module, mesh)
         before = [(module, modules.snapshot(module)) for module in targets]
@@ -98,6 +100,11 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
             modules.sharded(module, earlier)
             forwards.beginnings.sharded(module)
             forwards.watch(module)
+
+    def ignored(module: nn.Module, call: Call) -> tuple[Ref, ...]:
+        own = {id(p) for p in parameters(module)}
+        given = [p for p in call["ignored_params"] or () if id(p) in own and p.requires_grad]
+        return tuple(modules.ref(m, call.frame) for m in modules.owning(given))
 
     def parallelised(call: Call) -> Handler:
         if isinstance(call["module"], nn.Module):

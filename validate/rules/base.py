@@ -103,3 +103,9 @@ def named(refs: Iterable[Ref]) -> str:
 def quoted(entries: Iterable[Entry]) -> str:
     """The keys of entries, for a message; a state dict that is no entry of another has none."""
     return ", ".join(f"`{entry.key}`" if entry.key else "the state dict" for entry in entries)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names, for a message."""
+    every = list(names)
+    return ", ".join(f"`{name}`" for name in every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ..events import (
     CollectiveCalled,
@@ -16,7 +16,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import PROBE, READER, Rule
+from .base import PROBE, READER, Rule, listed
 
 
 class MetaNeverMaterialised(Rule):
@@ -75,7 +75,7 @@ class BuffersLeftUninitialised(Rule):
                 continue
             message = (
                 f"to_empty leaves whatever was in memory in the buffers of `{entered.module.name}` too, and nothing "
-                f"computes {_listed(entered.unset.buffers)} again before the call; a checkpoint brings back "
+                f"computes {listed(entered.unset.buffers)} again before the call; a checkpoint brings back "
                 "persistent buffers only. Compute it where the parameters are initialised or loaded."
             )
             yield self.finding(materialised, message, (entered, "called here"))
@@ -95,7 +95,7 @@ class InitialisationMissesParameters(Rule):
                 continue
             message = (
                 f"after to_empty some parameters of `{entered.module.name}` are initialised, and "
-                f"{_listed(entered.unset.parameters)} is not: it holds whatever was in memory. Give the module that "
+                f"{listed(entered.unset.parameters)} is not: it holds whatever was in memory. Give the module that "
                 "owns it a reset_parameters (or what your loop calls), so that none is left out."
             )
             yield self.finding(materialised, message, (entered, "called here"))
@@ -155,9 +155,3 @@ def _called_unset(trace: Trace) -> Iterator[tuple[ForwardEntered, Materialised]]
         earlier = [m for m in trace.before(entered, Materialised) if trace.related(m.module, entered.module)]
         if earlier:
             yield entered, earlier[-1]
-
-
-def _listed(names: Iterable[str]) -> str:
-    """The first names, for a message."""
-    every = list(names)
-    return ", ".join(f"`{name}`" for name in every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")

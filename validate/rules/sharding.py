@@ -5,10 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..events import ActivationsCheckpointed, ForwardEntered, MeshCreated, ModuleBuilt, Precision, Ref, Sharded
+from ..events import (
+    ActivationsCheckpointed,
+    CollectiveCalled,
+    ForwardEntered,
+    MeshCreated,
+    ModuleBuilt,
+    OptimizerBuilt,
+    Precision,
+    Ref,
+    Sharded,
+    Stepped,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import READER, Rule, concluded
+from .base import READER, Rule, concluded, listed
 
 
 class RootNotSharded(Rule):
@@ -205,3 +216,48 @@ class CheckpointWrapperAfterSharding(Rule):
                 "(prefetching, gradient sync). Wrap it first, then call fully_shard on the wrapper."
             )
             yield self.finding(wrapped, message, (sharded, "sharded here"))
+
+
+class IgnoredParamsNotReduced(Rule):
+    """What `fully_shard` is told to leave alone it leaves alone in backward, too."""
+
+    code = "FS216"
+    name = "ignored-params-not-reduced"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for stepped in trace.of(Stepped):
+            modules = [
+                m for b in trace.before(stepped, OptimizerBuilt) if b.optimizer == stepped.optimizer for m in b.modules
+            ]
+            for entered in trace.before(stepped, ForwardEntered):
+                names = [name for name in entered.uncovered or () if not _EXPERT.search(name)]
+                sharded = next(
+                    (s for s in trace.before(entered, Sharded) if self._ignores(trace, s, entered, modules)), None
+                )
+                if not names or sharded is None or self._reduced(trace, sharded, stepped):
+                    continue
+                message = (
+                    f"ignored_params leaves {listed(names)} of `{entered.module.name}` to you: each rank steps them "
+                    "with the gradient of its own batch, and the ranks drift apart. Let fully_shard have them, freeze "
+                    "them, or all-reduce their gradients between backward and step."
+                )
+                yield self.finding(sharded, message, (stepped, "stepped here"))
+                break
+
+    def _ignores(self, trace: Trace, sharded: Sharded, entered: ForwardEntered, trained: list[Ref]) -> bool:
+        """Whether it was told to ignore what the optimizer steps, of the module that is called."""
+        if not trace.related(sharded.module, entered.module) or trace.escaped(entered.module):
+            return False
+        ignored = [m for m in sharded.ignores if not trace.escaped(m)]
+        return any(trace.related(module, m) for module in trained for m in ignored)
+
+    def _reduced(self, trace: Trace, sharded: Sharded, stepped: Stepped) -> bool:
+        """Whether the program reduces something itself: by a hook, or between backward and step."""
+        return any(c.op in _REDUCES for c in trace.between(sharded, stepped, CollectiveCalled))
+
+
+# Each rank may have experts of its own, which no other rank has gradients for.
+_EXPERT = re.compile(r"expert", re.IGNORECASE)
+_REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor", "broadcast", "all_gather")

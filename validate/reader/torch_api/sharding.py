@@ -40,6 +40,7 @@ def _fully_shard(call: Call) -> Value:
         values = parts(walk, given)
     elif isinstance(given, Tuple):
         values = list(given.items)
+    ignored = _ignored(call)
     together = list(map(walk.ref, (module for value in values for module in as_modules(walk, value))))
     for value in values:
         for module in as_modules(walk, value):
@@ -59,10 +60,20 @@ def _fully_shard(call: Call) -> Value:
                 mesh_dims=dims_of(walk, mesh) if call.kwargs.get("dp_mesh_dims", NONE) == NONE else None,
                 precision=_precision(call),
                 beside=tuple(ref for ref in together if value is not given and ref.id != module.id),
+                ignores=tuple(walk.ref(m) for m in ignored if walk.holds(module, m.id)),
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)
     return given if given is not None else walk.unknown()
+
+
+def _ignored(call: Call) -> list[Obj]:
+    """The modules whose parameters are to be left alone, where they are told by their modules."""
+    walk, given = call.walk, call.get(None, "ignored_params")
+    found = [m for m in owners(given, walk) if walk.what(m) is What.MODULE] if given is not None else []
+    for module in found:
+        walk.establish(module, "ignored")
+    return found
 
 
 def _keeps(call: Call) -> bool | None:
@@ -114,6 +125,7 @@ def _policy(call: Call) -> Value:
 def _parallelize(call: Call) -> Value:
     given = call.get(0, "module")
     for module in as_modules(call.walk, given):
+        call.walk.establish(module, "parallelised")
         call.walk.emit(Parallelised, call.node, module=call.walk.ref(module))
     return given if given is not None else call.walk.unknown()
 

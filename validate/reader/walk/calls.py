@@ -178,6 +178,8 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     if isinstance(receiver, Tensors):
         if callee.name.endswith("_"):
             contents.fill(walk, receiver)
+        if callee.name.startswith("register_"):
+            callbacks(call, call.everything())
         return receiver if callee.name in _SAME_TENSORS else walk.sym("method", callee.name, receiver)
     if isinstance(receiver, Part):
         return receiver if not receiver.pending or callee.name in _SAME_TENSORS else walk.sym()

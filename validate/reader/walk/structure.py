@@ -98,13 +98,26 @@ def attach(walk: Walk, node: ast.AST, outer: Obj, value: Value) -> None:
 
 def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
     """Trainable parameters in a module that no sharded module manages; None where that is not known."""
+    ignored = _ignored(walk, module)
     holders = [m for m in walk.modules.values() if walk.fact(m, "sharded") and walk.holds(m, module.id)]
     if holders:
-        return ()
+        return ignored
     if walk.fact(module, "elsewhere"):
         return None
     names, known = _uncovered(walk, module, "", set())
-    return tuple(names) if names or known else None
+    return (*names, *ignored) if names or known else None
+
+
+def _ignored(walk: Walk, module: Obj) -> tuple[str, ...]:
+    """Trainable parameters in a module that `fully_shard` was told to ignore, and that nothing else looks after."""
+    found: list[str] = []
+    for m in list(walk.modules.values()):
+        if not walk.fact(m, "ignored") or not walk.holds(module, m.id) or walk.is_sharded(m):
+            continue
+        around = [m, *(h for h in walk.modules.values() if walk.holds(h, m.id))]
+        if not any(walk.fact(h, fact) for h in around for fact in ("parallelised", "partly frozen", "frozen")):
+            found += _uncovered(walk, m, walk.name(m).removeprefix(walk.name(module) + ".") + ".", set())[0]
+    return tuple(found)
 
 
 def borrows(walk: Walk, module: Obj) -> Obj | None:
