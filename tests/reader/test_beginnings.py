@@ -19,6 +19,8 @@ BY_RANK = "torch.manual_seed(1 + rank)\n"
         (f"{BY_RANK}model = nn.Sequential(Net())", False),
         ("torch.manual_seed(int(os.environ['RANK']) * 7)\nmodel = Net()", False),
         ("model = Net()\nif rank == 0: model.load_state_dict(torch.load('a.pt'))", False),
+        (f"{BY_RANK}net = Net()\nclass Outer(nn.Module): pass\nmodel = Outer()\nmodel.net = net", False),
+        (f"{BY_RANK}model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))\nnn.init.ones_(model[0].weight)", None),
         ("torch.manual_seed(0)\nmodel = Net()", None),
         (f"{BY_RANK}torch.manual_seed(0)\nmodel = Net()", None),
         (f"model = Net()\n{BY_RANK}", None),

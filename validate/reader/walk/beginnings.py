@@ -32,24 +32,23 @@ def loaded(walk: Walk, module: Obj) -> None:
 
 def alike(walk: Walk, module: Obj) -> bool | None:
     """False where the ranks have different weights in the module and nothing may have set them since."""
-    for m in list(walk.modules.values()) if walk.parted else ():
-        before = walk.store.get((m.id, _UNLIKE)) if m.id in walk.parted else None
-        if before is None or not (m.id == module.id or walk.holds(module, m.id)):
-            continue
-        if isinstance(before, Const) and _touched(walk, m) == before:
-            return False
-    return None
+    parted = [module.id] if module.id in walk.parted else [i for i in walk.parted if walk.holds(module, i)]
+    before = [v.value for i in parted if isinstance(v := walk.store.get((i, _UNLIKE)), Const)]
+    if not before:
+        return None
+    now = _touched(walk, module)
+    return False if any(isinstance(earlier, frozenset) and now <= earlier for earlier in before) else None
 
 
 def _part(walk: Walk, module: Obj) -> None:
     walk.parted.add(module.id)
-    walk.store.set((module.id, _UNLIKE), _touched(walk, module))
+    walk.store.set((module.id, _UNLIKE), Const(_touched(walk, module)))
 
 
-def _touched(walk: Walk, module: Obj) -> Const:
+def _touched(walk: Walk, module: Obj) -> frozenset[int]:
     """What around the module may have been given values so far."""
     facts = ("filled", "loaded", "emptied", "elsewhere")
-    return Const(frozenset(m.id for m in relatives(walk, module) if any(walk.fact(m, fact) for fact in facts)))
+    return frozenset(m.id for m in relatives(walk, module) if any(walk.fact(m, fact) for fact in facts))
 
 
 def _of_each_rank(walk: Walk, value: Value) -> bool:
