@@ -771,10 +771,13 @@ class _Saved(_Checkpointed):
 
     `replaces`: a finished checkpoint lies in the directory already. Told by the probe, on the rank that coordinates.
     `underway`: the loaders that the program is going through, and has not come to the end of.
+    `misses`: other parts of what is saved are on ranks that do not belong to the process group passed; None where that
+    is not known.
     """
 
     replaces: bool | None = None
     underway: tuple[Ref, ...] = ()
+    misses: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

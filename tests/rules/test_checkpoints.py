@@ -186,3 +186,10 @@ def test_saves_on_two_sides_of_a_branch_never_meet() -> None:
     one = saves_async(branch=Choice(1, True))
     other = saves_async(SECOND, branch=Choice(1, False), group=GROUP)
     assert found(one, other, does(Awaited, future=FUTURE), does(Awaited, future=SECOND)) == []
+
+
+@pytest.mark.parametrize("misses", [True, False, None])
+def test_a_group_has_all_ranks_that_hold_other_shards(misses: bool | None) -> None:
+    for saved in (does(Saved, misses=misses), does(AsyncSaved, future=FUTURE, misses=misses)):
+        codes = [code for code, _ in found(saved, does(Awaited, future=FUTURE))]
+        assert ("FS611" in codes) is (misses is True)

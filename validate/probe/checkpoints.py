@@ -34,7 +34,7 @@ from ..events import (
 from .data import Passes
 from .entries import Reader
 from .frames import program_frame
-from .groups import group_ref
+from .groups import group_ref, misses
 from .guard import reached_by_import
 from .identity import Objects
 from .observer import Call, Handler, Observer
@@ -89,6 +89,8 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         saves = underway.event is not Loaded
         contents = reader.read(call["state_dict"], expanded, call.frame, compare=saves)
         of_save: dict[str, Any] = {"replaces": _replaces(call), "underway": passes.underway()} if saves else {}
+        if saves:
+            of_save["misses"] = misses(expanded, group)
         underway.order = observer.emit(
             underway.event,
             call.frame,

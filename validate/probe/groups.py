@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -158,6 +159,31 @@ def group_ref(observer: Observer, group: Any) -> Ref | None:
     ref = observer.identities.of(group, "group")
     note_members(observer, group, ref)
     return ref
+
+
+def misses(state: Any, group: Any) -> bool | None:
+    """Whether ranks that are not in a group hold other parts of the DTensors in a state dict that is saved over it."""
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    members = set(dist.get_process_group_ranks(group))
+    return any(not _holders(tensor) <= members for tensor in _sharded(state))
+
+
+def _sharded(value: Any) -> Iterator[DTensor]:
+    if isinstance(value, DTensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _sharded(part)
+
+
+def _holders(tensor: DTensor) -> set[int]:
+    """The ranks that hold one copy of a tensor together: this one, and those that have its other shards."""
+    mesh, here = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    if here is None:
+        return set()
+    where = tuple(slice(None) if p.is_shard() else at for p, at in zip(tensor.placements, here, strict=True))
+    return set(mesh.mesh[where].flatten().tolist())
 
 
 def note_members(observer: Observer, group: dist.ProcessGroup, ref: Ref) -> None:

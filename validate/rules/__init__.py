@@ -48,6 +48,7 @@ from .omissions import DataPositionNotSaved, RngNotSaved, SchedulerNotSaved, Ste
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 from .saving import (
     FullStateThroughDcp,
+    GroupMissesRanks,
     LocalShardsSaved,
     PerRankStateUnderOneKey,
     StateTakenBetweenBackwardAndStep,
@@ -115,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     StepNotSaved(),
     PublishedCheckpointOverwritten(),
     RetentionBeforeDurable(),
+    GroupMissesRanks(),
     StateTakenBetweenBackwardAndStep(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),

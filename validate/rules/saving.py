@@ -104,6 +104,27 @@ class PerRankStateUnderOneKey(Rule):
             yield self.finding(saved, message)
 
 
+class GroupMissesRanks(Rule):
+    """DCP saves what the ranks of its process group hold, and the first of them writes what there is of it."""
+
+    code = "FS611"
+    name = "group-misses-ranks"
+    severity = Severity.ERROR
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(Saved, AsyncSaved):
+            if saved.misses is not True:
+                continue
+            group = f"`{saved.group.name}`" if saved.group is not None else "its process group"
+            message = (
+                f"this saves over {group}, and other ranks hold parts of the state: the metadata that is written knows "
+                "nothing of them, and a load leaves that part of the weights as it was. Leave process_group out, or "
+                "give one that all ranks with shards belong to."
+            )
+            yield self.finding(saved, message)
+
+
 class StateTakenBetweenBackwardAndStep(Rule):
     """The helpers create an optimizer's state by a step that changes nothing, but not where there are gradients."""
 

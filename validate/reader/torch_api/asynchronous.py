@@ -9,7 +9,7 @@ from ..walk.core import Walk
 from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
-from .checkpoint import DCP, common
+from .checkpoint import DCP, common, of_save
 from .table import anything, api, method
 
 _DEFAULT_STAGER = DCP + "staging.DefaultStager"
@@ -83,7 +83,7 @@ def _async_save(call: Call) -> Value:
         stager=walk.ref(stager) if isinstance(stager, Obj) else None,
         process=_by_process(call),
         imported=_imported(walk),
-        underway=tuple(walk.underway),
+        **of_save(call, fields),
         **fields,
     )
     walk.store.set((future.id, "%staging"), staging)

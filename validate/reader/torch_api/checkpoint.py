@@ -40,6 +40,7 @@ from ..walk.filled import load
 from ..walk.folders import knows_content, knows_whole, listed, pieces, root
 from ..walk.handlers import caught
 from .launch import group_of
+from .members import misses
 from .optimizers import optimizer_form
 from .pickles import foreign
 from .places import place_of
@@ -245,6 +246,16 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     }
 
 
+def of_save(call: Call, fields: dict[str, Any]) -> dict[str, Any]:
+    """What the event of a save tells beside that."""
+    walk, given = call.walk, _where(call)
+    by_rank = given is not None and any(isinstance(v, Sym) and v.rank for _, v in members(given))
+    return {
+        "underway": tuple(walk.underway),
+        "misses": misses(walk, call.get(None, "process_group"), fields["entries"], by_rank),
+    }
+
+
 def _where(call: Call) -> Value | None:
     """The directory of the checkpoint: as given, or as its storage was given it."""
     given = call.get(None, "checkpoint_id")
@@ -278,7 +289,7 @@ def _storage(call: Call) -> Value:
 @api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
     fields = common(call, call.get(0, "state_dict"))
-    call.walk.emit(Saved, call.node, underway=tuple(call.walk.underway), **fields)
+    call.walk.emit(Saved, call.node, **of_save(call, fields), **fields)
     return call.walk.unknown()
 
 

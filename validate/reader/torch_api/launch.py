@@ -240,11 +240,6 @@ def _mesh_size(call: Call, mesh: Obj) -> Value:
     return call.walk.sym("mesh size", mesh, *call.args)
 
 
-@method(What.MESH, "get_group")
-def _mesh_group(call: Call, _mesh: Obj) -> Value:
-    return call.walk.new(What.GROUP)
-
-
 @method(What.MESH, "_flatten", "__getitem__", "_unflatten")
 def _sub_mesh(call: Call, _mesh: Obj) -> Value:
     return call.walk.new(What.MESH)

@@ -409,6 +409,7 @@ def sub_mesh(walk: Walk, mesh: Obj, key: Value) -> Value:
     if known is None or not isinstance(key, Const):
         known = walk.new(What.MESH)
         walk.store.set((known.id, "%dims"), Tuple((key,)) if isinstance(key, Const) else key)
+        walk.store.set((known.id, "%of"), mesh)
         walk.label(known, name, mesh)
         walk.store.set((mesh.id, name), known)
     return known
