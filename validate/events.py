@@ -646,10 +646,14 @@ class GradientSyncSet(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsClipped(Event):
-    """`clip_grad_norm_` over the parameters of `modules`; a collective when these are sharded."""
+    """`clip_grad_norm_` over the parameters of `modules`; a collective when these are sharded.
+
+    `mixed`: their gradients lie on several meshes, or some on none; None where that is not known.
+    """
 
     modules: tuple[Ref, ...] = ()
     sharded: bool = False
+    mixed: bool | None = None
 
     @property
     def collective(self) -> bool:

@@ -8,9 +8,11 @@ from pytorch_fsdp2_dcp.validate.events import (
     Choice,
     CollectiveCalled,
     Escaped,
+    GradientsClipped,
     GradientsScaled,
     GradientSyncSet,
     OptimizerBuilt,
+    Parallelised,
     PartialRead,
     Ref,
     Stepped,
@@ -89,3 +91,14 @@ def test_a_loss_that_was_reduced() -> None:
     assert found(reduced, backward) == [("FS409", 2)]
     assert found(reduced, BACKWARD) == []
     assert found(SOMETHING, BACKWARD) == []
+
+
+# --- clipping over several meshes ---
+
+
+@pytest.mark.parametrize("mixed", [True, False, None])
+def test_gradients_of_several_meshes_are_not_clipped_together(mixed: bool | None) -> None:
+    clipped = does(GradientsClipped, modules=(MODEL,), mixed=mixed)
+    expected = [("FS408", 2)] if mixed else []
+    assert [f for f in found(does(Parallelised, module=MODEL), clipped) if f[0] == "FS408"] == expected
+    assert "FS408" not in [code for code, _ in found(does(Escaped, of=MODEL), clipped)]

@@ -118,7 +118,9 @@ def install(
         if key not in clipped_before:
             clipped_before[key] = tuple(modules.ref(m, call.frame) for m in modules.owning(listed))
         sharded = any(isinstance(p, DTensor) for p in listed)
-        order = observer.emit(GradientsClipped, call.frame, modules=clipped_before[key], sharded=sharded)
+        order = observer.emit(
+            GradientsClipped, call.frame, modules=clipped_before[key], sharded=sharded, mixed=_mixed(listed)
+        )
         if sharded:
             observer.entered(order)
         yield
@@ -166,3 +168,9 @@ def install(
     observer.wrap([nn.Module], "zero_grad", cleared)
     register_optimizer_step_pre_hook(before_step)
     register_optimizer_step_post_hook(after_step)
+
+
+def _mixed(parameters: list[torch.Tensor]) -> bool:
+    """Whether the gradients lie on several meshes, or some on none."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return len({g.device_mesh if isinstance(g, DTensor) else None for g in gradients}) > 1

@@ -42,7 +42,13 @@ from .loading import (
     RankKeysBlockResharding,
     SavedKeysNotRequested,
 )
-from .loop import ClippingByLocalNorm, GradientSyncLeftOff, LossReducedBeforeBackward, PartialTensorRead
+from .loop import (
+    ClippingByLocalNorm,
+    ClippingOverMixedMeshes,
+    GradientSyncLeftOff,
+    LossReducedBeforeBackward,
+    PartialTensorRead,
+)
 from .numbers import CastAfterSharding, LowPrecisionMasters, ReductionInLowPrecision
 from .omissions import DataPositionNotSaved, RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
@@ -101,6 +107,7 @@ RULES: tuple[Rule, ...] = (
     GradientSyncLeftOff(),
     PartialTensorRead(),
     ClippingByLocalNorm(),
+    ClippingOverMixedMeshes(),
     LossReducedBeforeBackward(),
     ReductionInLowPrecision(),
     SameDataOnEveryRank(),

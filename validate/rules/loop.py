@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from ..events import (
     Backward,
     CollectiveCalled,
+    GradientsClipped,
     GradientsScaled,
     GradientSyncSet,
     OptimizerBuilt,
+    Parallelised,
     PartialRead,
     Ref,
     Stepped,
@@ -120,6 +122,29 @@ class ClippingByLocalNorm(Rule):
                 "the ranks first."
             )
             yield self.finding(scaled, message, *((r, "read here") for r in reads[:1]))
+
+
+class ClippingOverMixedMeshes(Rule):
+    """The norms of all gradients are put into one tensor, and those of two meshes do not fit into one."""
+
+    code = "FS408"
+    name = "clipping-over-mixed-meshes"
+    severity = Severity.ERROR
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for clipped in trace.of(GradientsClipped):
+            if clipped.mixed is not True or any(trace.escaped(module) for module in clipped.modules):
+                continue
+            before = trace.before(clipped, Parallelised)
+            split = next((p for p in before if any(trace.related(p.module, m) for m in clipped.modules)), None)
+            message = (
+                "the gradients that are clipped here lie on more than one mesh, or some on none, as do those of "
+                "parameters that a plan of tensor parallelism leaves out: clip_grad_norm_ raises RuntimeError. Name "
+                "every module with parameters in the plan (SequenceParallel() keeps a norm whole on its mesh), or take "
+                "the norm of each mesh's gradients and combine them."
+            )
+            yield self.finding(clipped, message, *(() if split is None else ((split, "the plan"),)))
 
 
 class LossReducedBeforeBackward(Rule):

@@ -8,7 +8,6 @@ from ...events import (
     EntryRegistered,
     GradientsClipped,
     GradientSyncSet,
-    Parallelised,
     Precision,
     Resharded,
     Sharded,
@@ -24,6 +23,7 @@ from ..walk.structure import has_blocks, uncovered
 from ..walk.uses import doubted, lacks
 from .launch import dims_of
 from .modules import as_modules
+from .parallel import mixed
 from .table import anything, api, method
 
 _LISTS = {External("torch.nn.ModuleList"), External("torch.nn.ModuleDict")}
@@ -121,15 +121,6 @@ def _policy(call: Call) -> Value:
     return call.walk.new(What.OPTIONS, External(call.name), data=Precision(param=said[0], reduce=said[1]))
 
 
-@api("torch.distributed.tensor.parallel.parallelize_module")
-def _parallelize(call: Call) -> Value:
-    given = call.get(0, "module")
-    for module in as_modules(call.walk, given):
-        call.walk.establish(module, "parallelised")
-        call.walk.emit(Parallelised, call.node, module=call.walk.ref(module))
-    return given if given is not None else call.walk.unknown()
-
-
 def _offloads(call: Call) -> bool | None:
     """Whether the parameters are kept on the host, if only with some option; None where that is not known."""
     given = call.get(None, "offload_policy")
@@ -224,5 +215,11 @@ def _clip(call: Call) -> Value:
     given = call.get(0, "parameters")
     modules = [m for m in owners(given, walk) if walk.what(m) is What.MODULE] if given is not None else []
     sharded = any(walk.form_of(m).value == "sharded" for m in modules)
-    walk.emit(GradientsClipped, call.node, modules=tuple(map(walk.ref, modules)), sharded=sharded)
+    walk.emit(
+        GradientsClipped,
+        call.node,
+        modules=tuple(map(walk.ref, modules)),
+        sharded=sharded,
+        mixed=mixed(walk, given) if call.name.endswith(".clip_grad_norm_") else None,
+    )
     return walk.unknown()

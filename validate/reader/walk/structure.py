@@ -34,6 +34,7 @@ _COMPOSITE = {
     "TransformerDecoder",
     "Transformer",
 }
+_DEPTH_LIMIT = 12  # modules within modules
 CONTAINERS = {"torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict"}
 
 
@@ -160,6 +161,20 @@ def _own_parameters(walk: Walk, module: Obj, prefix: str) -> list[str]:
         value = walk.store.get((module.id, name)) if name.startswith(".") else None
         if isinstance(value, Obj) and value.cls == External("torch.nn.Parameter") and not walk.fact(value, "frozen"):
             found.append(prefix + name[1:])
+    return found
+
+
+def owning(walk: Walk, module: Obj, prefix: str = "", depth: int = 0) -> list[tuple[str, Obj]]:
+    """The modules in a module that own trainable parameters, by name, as far as they are known."""
+    if depth > _DEPTH_LIMIT or walk.fact(module, "frozen"):
+        return []
+    if is_leaf(module):
+        short = module.cls.name.rpartition(".")[2] if isinstance(module.cls, External) else ""
+        return [(prefix, module)] if short in WITH_PARAMETERS else []
+    found = [(prefix, module)] if _own_parameters(walk, module, "") else []
+    for name, inner in children(walk, module)[0]:
+        if walk.what(inner) is What.MODULE:
+            found += owning(walk, inner, f"{prefix}.{name}" if prefix else name, depth + 1)
     return found
 
 
