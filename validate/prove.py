@@ -3,9 +3,15 @@
 The script is not modified. It runs under a probe, on CPU ranks or on the GPUs that are there. Proofs:
 
   trace    the contract's rules hold in a real run
+  parity   one rank computes what several do: losses and gradient norms are equal up to rounding
   resume   killed one step after a checkpoint and started again, it computes what a straight run computes, bit for bit
+  reshard  so killed and started again on other ranks, it has the state that was saved, bit for bit, and goes on with
+           the same losses and gradient norms up to rounding
   crash    killed in any phase of a save and started again, it loses at most the steps since the last whole checkpoint;
            all phases where the proof is named, the likeliest otherwise
+
+Of `all`, what says nothing about a script is skipped, with the reason; a proof that is named and cannot be given is an
+error (exit code 2).
 
 A generated script carries how to drive it. For any other, --checkpoint-arg names the flag that sets its checkpoint
 directory; without it, each run gets a copy of the working directory. What follows -- is passed to the script.
@@ -28,12 +34,13 @@ from . import header, report
 from .errors import UserError
 from .launch import launcher
 from .proofs import PROOFS
-from .proofs.base import Proof, Verdict
+from .proofs.base import DoesNotApply, Proof, Verdict
 from .proofs.bench import Bench, Subject
 from .sources import Source, decode
 
 EXAMPLES = (
     "fsdp2 validate train.py --nproc 2 --prove trace,resume -- --data README.md",
+    "fsdp2 validate train.py --nproc 4 --prove reshard --to-mesh dp_shard=2,tp=2 -- --data README.md",
     "fsdp2 validate my_train.py --checkpoint-arg --ckpt-dir --stop-after 20 --format json -- --config small.yaml",
 )
 
@@ -45,7 +52,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("--nproc", type=int, default=2, metavar="N", help="ranks to run on (default: 2)")
     parser.add_argument(
-        "--prove", default="all", metavar="NAMES", help="proofs, by comma: trace,resume,crash (default: all)"
+        "--prove", default="all", metavar="NAMES", help="proofs, by comma, as trace,resume (default: all)"
+    )
+    parser.add_argument(
+        "--to-nproc", type=int, metavar="N",
+        help="reshard: to so many ranks (default: half as many; from two to one and to four)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--to-mesh", metavar="SPEC", help="reshard: to this mesh, of a generated script: dp_shard=2,tp=2"
     )
     parser.add_argument(
         "--launcher", choices=("warm", "torchrun"), default="warm",
@@ -98,19 +112,21 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_as_text(document, verdicts)))
-    impossible = list(dict.fromkeys(v.reason for v in verdicts if v.status == "skip"))
-    for reason in impossible:
+    skipped = [v for v in verdicts if v.status == "skip"]
+    for reason in dict.fromkeys(v.reason for v in skipped):
         print(f"fsdp2 validate: {reason}", file=sys.stderr)
     if any(v.status == "fail" for v in verdicts):
         return 1
-    return 2 if impossible else 0
+    impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
+    return 2 if impossible or len(skipped) == len(verdicts) else 0
 
 
 def _prove(proof: Proof, bench: Bench) -> Verdict:
     try:
         return proof.prove(bench)
     except UserError as error:
-        return Verdict(name=proof.name, status="skip", reason=str(error))
+        applies = not isinstance(error, DoesNotApply)
+        return Verdict(name=proof.name, status="skip", reason=str(error), applies=applies)
 
 
 def _subject(arguments: argparse.Namespace) -> Subject:
@@ -125,8 +141,9 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     for option, value in (("--nproc", arguments.nproc), ("--timeout", arguments.timeout)):
         if value <= 0:
             raise UserError(f"{option} {value}: expected a number above 0")
-    if arguments.stop_after is not None and arguments.stop_after <= 0:
-        raise UserError(f"--stop-after {arguments.stop_after}: expected a number above 0")
+    for option, value in (("--stop-after", arguments.stop_after), ("--to-nproc", arguments.to_nproc)):
+        if value is not None and value <= 0:
+            raise UserError(f"{option} {value}: expected a number above 0")
     carried = header.parse(text)
     return Subject(
         script=script.resolve(),
@@ -136,6 +153,9 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         checkpoint_arg=arguments.checkpoint_arg or (carried.checkpoint_arg if carried else None),
         stop_after=arguments.stop_after,
         timeout=arguments.timeout,
+        header=carried,
+        to_nproc=arguments.to_nproc,
+        to_mesh=arguments.to_mesh,
     )
 
 

@@ -49,11 +49,15 @@ class Probe:
       crash between
       two steps would.
     * `fault`: what is done to one of its saves.
+    * `whole_after`: take fingerprints of the whole state after this many optimizer steps (`probe/whole.py`).
+    * `without_dropout`: leave nothing out where torch's dropout would, so that runs on other meshes can be compared.
     """
 
     figures: bool = False
     stop_after: int | None = None
     fault: Fault | None = None
+    whole_after: int | None = None
+    without_dropout: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

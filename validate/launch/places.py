@@ -84,6 +84,8 @@ class Settings:
     figures: bool
     stop_after: int | None
     fault: Fault | None
+    whole_after: int | None
+    without_dropout: bool
 
     @property
     def places(self) -> Places:
@@ -113,6 +115,8 @@ def prepare(job: Job) -> Places:
         figures=job.probe.figures,
         stop_after=job.probe.stop_after,
         fault=job.probe.fault,
+        whole_after=job.probe.whole_after,
+        without_dropout=job.probe.without_dropout,
     )
     places.settings.write_text(json.dumps(dataclasses.asdict(settings)))
     return places

@@ -10,6 +10,9 @@ from typing import Any
 from ..launch.job import Run
 from ..launch.places import Places
 
+DRAWS = "its forward draws random numbers, which each rank does by itself"
+NORMALISES = "it normalises over the part of the batch that a rank has (BatchNorm)"
+
 
 @dataclass(frozen=True)
 class StepFigures:
@@ -23,6 +26,12 @@ class StepFigures:
     * `params`, `optimizer`: digests by FQN, and by FQN and key (`weight.exp_avg`).
     * `buffers`: digests by FQN of the persistent buffers beside these parameters.
     * `rng`: digest of the state of torch's CPU generator.
+    * `grad_share`: the rank's share of the square of the whole model's gradient norm, before clipping: what several
+      ranks hold counts once among them. Shares of all ranks add up to it. None where it cannot be told.
+    * `samples`: digests of the samples that the model was given since the step before, in order of size.
+    * `apart`: what makes the loss depend on how a batch is divided among ranks, `DRAWS` or `NORMALISES`; None where
+      nothing was seen.
+    * `precision`: the least precise dtype of the model's parameters, or of autocast.
     """
 
     step: int
@@ -33,6 +42,10 @@ class StepFigures:
     optimizer: dict[str, int]
     buffers: dict[str, int]
     rng: int
+    grad_share: float | None = None
+    samples: list[int] = dataclasses.field(default_factory=list)
+    apart: str | None = None
+    precision: str = "float32"
 
     def as_json(self) -> dict[str, Any]:
         """The figures as plain JSON values."""

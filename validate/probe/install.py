@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..launch.places import Settings
-from . import checkpoints, data, groups, loop, phases, reductions, sharding, states
+from . import checkpoints, data, dropless, groups, loop, phases, reductions, sharding, states
 from .entries import Reader
 from .measure import Meter
 from .modules import Modules
@@ -17,16 +17,19 @@ def install(settings: Settings, rank: int) -> Observer:
     taken = states.Taken()
     reader = Reader(observer, modules, taken)
     futures = checkpoints.Futures(observer)
-    forwards = sharding.Forwards(observer, modules)
+    meter = Meter(observer, modules, futures.await_all)
+    forwards = sharding.Forwards(observer, modules, meter)
     reduced = reductions.Reductions(observer)
     groups.install(observer, reduced)
     reductions.install(observer)
     passes = data.Passes()
     data.install(observer, passes)
     sharding.install(observer, modules, forwards)
-    loop.install(observer, modules, forwards, Meter(observer, modules, futures.await_all), reader, reduced, passes)
+    loop.install(observer, modules, forwards, meter, reader, reduced, passes)
     states.install(observer, modules, taken)
     checkpoints.install(observer, reader, futures, passes)
     if settings.fault is not None:
         phases.install_in_rank(observer.faults, settings, rank)
+    if settings.without_dropout:
+        dropless.install()
     return observer

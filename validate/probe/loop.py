@@ -51,6 +51,7 @@ def install(
         yield
         optimizer = call.args[0]
         reader.optimizer(optimizer)
+        meter.built(optimizer)
         frame = program_frame(building=optimizer)
         refs = tuple(modules.ref(m, frame) for m in modules.owning(parameters_of(optimizer)))
         plain = type(optimizer) is torch.optim.SGD and all(not g.get("momentum") for g in optimizer.param_groups)
@@ -117,6 +118,7 @@ def install(
         key = (len(listed), id(listed[0]), id(listed[-1])) if listed else (0, 0, 0)
         if key not in clipped_before:
             clipped_before[key] = tuple(modules.ref(m, call.frame) for m in modules.owning(listed))
+        meter.before_clip(listed)
         sharded = any(isinstance(p, DTensor) for p in listed)
         order = observer.emit(
             GradientsClipped, call.frame, modules=clipped_before[key], sharded=sharded, mixed=_mixed(listed)

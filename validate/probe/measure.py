@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from . import parts
+from .batches import Batches
 from .digest import digest, local_part
 from .figures import StepFigures
 from .modules import Modules, parameters
@@ -29,7 +32,12 @@ class Meter:
         self._observer = observer
         self._modules = modules
         self._await_saves = await_saves
-        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._optimizers: list[weakref.ref[Optimizer]] = []  # that have stepped, in the order of their first
+        self._built: list[weakref.ref[Optimizer]] = []
+        self._batches = Batches()
+        self._clipped: dict[int, float | None] = {}  # by the parameter's id: its gradient's share before clipping
+        self._grad_share: float | None = None
+        self._began: dict[str, Any] | None = None  # parts of the buffers before the first forward after the step
         self._losses: list[float] = []
         self._grad_norm_sq = 0.0
         self._lrs: list[float] = []
@@ -40,10 +48,30 @@ class Meter:
     def _wanted(self) -> bool:
         return self._observer.settings.figures
 
+    def built(self, optimizer: Optimizer) -> None:
+        """Know an optimizer from its beginning: what a checkpoint gave it is there before it steps."""
+        self._built = [known for known in self._built if known() is not None]
+        self._built.append(weakref.ref(optimizer))
+
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take what the program gives to the model, and the buffers, which the forward may change."""
+        if not self._wanted or not torch.is_grad_enabled():
+            return
+        self._batches.entered(module, args, kwargs)
+        if self._observer.steps == self._observer.settings.whole_after and not self._losses:
+            self._began = parts.parts(self._persistent_buffers())
+
+    def before_clip(self, given: list[torch.Tensor]) -> None:
+        """Take the gradients as they are before they are clipped."""
+        if self._wanted:
+            self._clipped.update({id(p): self._share(p) for p in given if id(p) not in self._clipped})
+
     def backward(self, roots: Any) -> None:
         """Take the values of the roots of a backward pass."""
         if not self._wanted:
             return
+        self._batches.backward()
+        self._clipped = {}
         for root in [roots] if isinstance(roots, torch.Tensor) else roots:
             local = local_part(root)
             if local is not None and local.numel() == 1:
@@ -56,9 +84,14 @@ class Meter:
         if not self._wanted or not self._counts(optimizer):
             return
         if self._observer.steps == 0:
-            self._write(StepFigures(0, [], 0.0, _lrs(self._living()), *self._state()))
-        self._grad_norm_sq = _norm_sq(self._living())
-        self._lrs = _lrs(self._living())
+            self._write(StepFigures(0, [], 0.0, _lrs(self._known()), *self._state()))
+        if self._observer.steps == self._observer.settings.whole_after:
+            self._take_whole(self._began)
+        shares = [self._clipped.get(id(p), self._share(p)) for p, _ in _parameters(self._known())]
+        self._grad_share = None if None in shares else sum(share for share in shares if share is not None)
+        self._clipped = {}
+        self._grad_norm_sq = _norm_sq(self._known())
+        self._lrs = _lrs(self._known())
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Count the step, write its figures, and end here if this is the last one wanted."""
@@ -67,8 +100,19 @@ class Meter:
         self._observer.steps += 1
         if self._wanted:
             losses, self._losses = self._losses, []
-            figures = StepFigures(self._observer.steps, losses, self._grad_norm_sq, self._lrs, *self._state())
-            self._write(figures)
+            self._write(
+                StepFigures(
+                    self._observer.steps,
+                    losses,
+                    self._grad_norm_sq,
+                    self._lrs,
+                    *self._state(),
+                    self._grad_share,
+                    *self._batches.take(),
+                )
+            )
+        if self._wanted and self._observer.steps == self._observer.settings.whole_after:
+            self._take_whole(None)
         self._observer.faults.stepped(self._observer.steps)
         if self._observer.steps == self._observer.settings.stop_after:
             self._stop()
@@ -79,6 +123,61 @@ class Meter:
     def _living(self) -> list[Optimizer]:
         return [o for known in self._optimizers if (o := known()) is not None]
 
+    def _known(self) -> list[Optimizer]:
+        """Those that have stepped, then those that may."""
+        living = self._living()
+        built = [o for known in self._built if (o := known()) is not None]
+        return [*living, *(o for o in built if all(o is not other for other in living))]
+
+    def _take_whole(self, buffers: dict[str, Any] | None) -> None:
+        """Write the parts that this rank has of the whole state."""
+        held = [(self._name(p), p, o.state.get(p, {})) for p, o in _parameters(self._known())]
+        tensors = (
+            (f"{name}.{key}", value)
+            for name, _, state in held
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor)
+        )
+        note = {
+            "note": "whole",
+            "step": self._observer.steps,
+            "parts": {
+                "parameters": parts.parts(((name, p) for name, p, _ in held), casts=True),
+                "optimizer state": parts.parts(tensors),
+                "buffers": parts.parts(self._persistent_buffers()) if buffers is None else buffers,
+            },
+            "others": {f"{name}.{k}": crc for name, _, state in held for k, crc in parts.plain(state).items()},
+            "names": self._all_names({id(p): name for name, p, _ in held}),
+        }
+        self._observer.recorder.write(note)
+
+    def _all_names(self, named: dict[int, str]) -> dict[str, list[str]]:
+        """Every FQN of each parameter, by its name: a tied one has several."""
+        found: dict[str, list[str]] = {name: [] for name in named.values()}
+        for root in self._modules.roots():
+            for prefix, module in root.named_modules():
+                for key, held in module._parameters.items():
+                    if held is not None and id(held) in named:
+                        found[named[id(held)]].append(f"{prefix}.{key}" if prefix else key)
+        return found
+
+    def _persistent_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, b) for name, m, key in self._find_buffers() if (b := m._buffers.get(key)) is not None)
+
+    def _share(self, parameter: torch.Tensor) -> float | None:
+        """The square of the norm of a gradient, divided by the number of ranks that hold the same part of it."""
+        gradient = parameter.grad
+        if gradient is None:
+            return 0.0
+        copies = self._observer.settings.nproc
+        if isinstance(gradient, DTensor):
+            if any(placement.is_partial() for placement in gradient.placements):
+                return None
+            for dim, placement in enumerate(gradient.placements):
+                if not placement.is_replicate():
+                    copies //= gradient.device_mesh.size(dim)
+        return _square(gradient) / max(1, copies)
+
     def _write(self, figures: StepFigures) -> None:
         self._observer.recorder.write({"note": "figures", "figures": figures.as_json()})
 
@@ -86,7 +185,7 @@ class Meter:
         """Digests of parameters, of optimizer state, of buffers, and of the generator."""
         weights: dict[str, int] = {}
         state: dict[str, int] = {}
-        for parameter, optimizer in _parameters(self._living()):
+        for parameter, optimizer in _parameters(self._known()):
             name = self._name(parameter)
             if (crc := digest(parameter)) is not None:
                 weights[name] = crc
@@ -107,7 +206,7 @@ class Meter:
 
     def _find_buffers(self) -> Iterator[tuple[str, nn.Module, str]]:
         """Name, owner and key of each persistent buffer of the models that the optimizers train."""
-        trained = {id(parameter) for parameter, _ in _parameters(self._living())}
+        trained = {id(parameter) for parameter, _ in _parameters(self._known())}
         models = [root for root in self._modules.roots() if any(id(p) in trained for p in parameters(root))]
         for number, root in enumerate(models):
             for prefix, module in root.named_modules():
@@ -147,7 +246,14 @@ class Meter:
 
 
 def _parameters(optimizers: list[Optimizer]) -> Iterator[tuple[nn.Parameter, Optimizer]]:
-    return ((p, o) for o in optimizers for group in o.param_groups for p in group["params"])
+    """Each parameter with the optimizer that steps it, the first of them where several do."""
+    seen = set[int]()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter, optimizer
 
 
 def _lrs(optimizers: list[Optimizer]) -> list[float]:
@@ -155,11 +261,12 @@ def _lrs(optimizers: list[Optimizer]) -> list[float]:
 
 
 def _norm_sq(optimizers: list[Optimizer]) -> float:
-    total = 0.0
-    for parameter, _ in _parameters(optimizers):
-        gradient = parameter.grad
-        if gradient is None or (local := local_part(gradient)) is None:
-            continue
-        with torch.no_grad():
-            total += float(local.detach().double().square().sum().item())
-    return total
+    return sum(_square(parameter.grad) for parameter, _ in _parameters(optimizers) if parameter.grad is not None)
+
+
+def _square(gradient: torch.Tensor) -> float:
+    """The sum of squares of this rank's part of a gradient; 0.0 where it cannot be read."""
+    if (local := local_part(gradient)) is None:
+        return 0.0
+    with torch.no_grad():
+        return float(local.detach().double().square().sum().item())

@@ -47,6 +47,7 @@ from ..events import (
 from .beginnings import Beginnings
 from .frames import caller, program_frame, programs
 from .initial import Blanks
+from .measure import Meter
 from .modules import Modules, drops, dtype_name, has_blocks, has_sharded, parameters
 from .observer import Call, Handler, Observer
 
@@ -215,8 +216,9 @@ def _given(dtype: torch.dtype, _call: Call) -> torch.dtype:
 class Forwards:
     """Watches `forward` of FSDP modules, through the class that `fully_shard` makes for each of their classes."""
 
-    def __init__(self, observer: Observer, modules: Modules) -> None:
+    def __init__(self, observer: Observer, modules: Modules, meter: Meter) -> None:
         self._observer = observer
+        self._meter = meter
         self._modules = modules
         self._watched = set[type]()
         self._entered_before = set[int]()  # ids of the refs of modules
@@ -245,6 +247,8 @@ class Forwards:
             order = None
             try:
                 order = self._entered(module)
+                if order is not None:
+                    self._meter.before_forward(module, args, kwargs)
             except Exception:
                 self._observer.failed()
             here.depth = getattr(here, "depth", 0) + 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .base import Proof
 from .crash import Crash
+from .parity import Parity
+from .reshard import Reshard
 from .resume import Resume
 from .trace import RulesHold
 
-PROOFS: tuple[Proof, ...] = (RulesHold(), Resume(), Crash())
+PROOFS: tuple[Proof, ...] = (RulesHold(), Parity(), Resume(), Reshard(), Crash())

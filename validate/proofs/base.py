@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import UserError
 from ..findings import Finding
-from .bench import Bench
+
+if TYPE_CHECKING:
+    from .bench import Bench
 
 Status = Literal["pass", "fail", "skip"]
 
@@ -17,15 +19,23 @@ class CannotProve(UserError):
     """The script gives a proof nothing to work on, such as one that never saves: neither a pass nor a fail."""
 
 
+class DoesNotApply(CannotProve):
+    """The claim says nothing about this script, and there is nothing wrong with that."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a proof: `figures` are its numbers, `reason` a sentence, `findings` the rules broken on the way."""
+    """What came of a proof: `figures` are its numbers, `reason` a sentence, `findings` the rules broken on the way.
+
+    `applies` is false where it was skipped because its claim says nothing about the script.
+    """
 
     name: str
     status: Status
     reason: str
     figures: dict[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    applies: bool = True
 
 
 class Proof(ABC):

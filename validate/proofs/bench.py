@@ -7,14 +7,20 @@ import os
 import re
 import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UserError
 from ..events import AsyncSaved, Event, Exited, GroupInitialised, MeshCreated, Saved
+from ..header import Header
 from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
+from ..probe.figures import DRAWS, StepFigures, figures
 from ..probe.merge import merge
+from ..probe.whole import WholeState, whole_state
+from ..report import plural
 from ..trace import Trace
+from .base import CannotProve
+from .topology import Topology
 
 COPY_LIMIT = 256 * 2**20  # bytes of a working directory that are copied without asking for --checkpoint-arg
 NOT_COPIED = shutil.ignore_patterns(
@@ -22,12 +28,17 @@ NOT_COPIED = shutil.ignore_patterns(
 )
 
 
+Measured = tuple[list[StepFigures], ...]  # by rank, by step
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A script and how to drive it.
 
     `checkpoint_arg` is the flag that sets its checkpoint directory; without it, it runs in a copy of `cwd`.
-    `stop_after` ends every run after that many optimizer steps, for a script that would go on for long.
+    `stop_after` ends every run after that many optimizer steps, for a script that would go on for long. `header`: what
+    a generated script carries. `to_nproc`, `to_mesh`: to which topology it is taken, where that was asked for.
+    `without_dropout`: nothing is left out in any of its runs.
     """
 
     script: Path
@@ -37,6 +48,10 @@ class Subject:
     checkpoint_arg: str | None
     stop_after: int | None
     timeout: float
+    header: Header | None = None
+    to_nproc: int | None = None
+    to_mesh: str | None = None
+    without_dropout: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,27 +86,70 @@ class Bench:
         folder.mkdir()
         return Place(self.subject.cwd, folder / "checkpoints")  # not there yet, as before anybody's first run
 
-    def run(self, place: Place, *, stop_after: int | None = None, fault: Fault | None = None) -> Run:
-        """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory."""
+    def copy(self, place: Place) -> Place:
+        """A place with the checkpoints that are in another one, which stay as they are there."""
+        self._places += 1
+        folder = self._scratch / f"place-{self._places}"
+        if self.subject.checkpoint_arg is None:
+            shutil.copytree(place.cwd, folder, symlinks=True)
+            return Place(folder, folder)
+        folder.mkdir()
+        if place.saves_below.exists():
+            shutil.copytree(place.saves_below, folder / "checkpoints", symlinks=True)
+        return Place(self.subject.cwd, folder / "checkpoints")
+
+    def run(
+        self,
+        place: Place,
+        *,
+        stop_after: int | None = None,
+        whole_after: int | None = None,
+        topology: Topology | None = None,
+        args: tuple[str, ...] = (),
+        fault: Fault | None = None,
+    ) -> Run:
+        """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory.
+
+        `topology`: on other ranks than its own. `args`: more arguments. `whole_after`: the step after which the probe
+        takes the whole state.
+        """
         self._runs += 1
         scratch = self._scratch / f"run-{self._runs}"
         scratch.mkdir()
         subject = self.subject
         checkpoints = () if subject.checkpoint_arg is None else (subject.checkpoint_arg, str(place.saves_below))
-        script = subject.script
+        topology = topology or Topology(nproc=subject.nproc)
+        script = topology.script or subject.script
         if place.cwd != subject.cwd and script.is_relative_to(subject.cwd):
             script = place.cwd / script.relative_to(subject.cwd)  # so that what it saves beside itself is copied too
         return self.launcher.run(
             Job(
                 script=script,
-                args=(*subject.args, *checkpoints),
-                nproc=subject.nproc,
+                args=(*subject.args, *checkpoints, *topology.args, *args),
+                nproc=topology.nproc,
                 cwd=place.cwd,
                 scratch=scratch,
                 deadline=subject.timeout,
-                probe=Probe(figures=True, stop_after=stop_after or subject.stop_after, fault=fault),
+                probe=Probe(
+                    figures=True,
+                    stop_after=stop_after or subject.stop_after,
+                    whole_after=whole_after,
+                    without_dropout=subject.without_dropout,
+                    fault=fault,
+                ),
             )
         )
+
+    def left(self, saved: int) -> int | None:
+        """After how many steps a run ends that continues after step `saved`, where runs are ended at all."""
+        return None if self.subject.stop_after is None else self.subject.stop_after - saved
+
+    def file(self, name: str) -> Path:
+        """The path of a new file in a folder of its own."""
+        self._places += 1
+        folder = self._scratch / f"place-{self._places}"
+        folder.mkdir()
+        return folder / name
 
     @functools.cached_property
     def straight(self) -> Straight:
@@ -102,6 +160,53 @@ class Bench:
         straight.check()
         return straight
 
+    @functools.cached_property
+    def stopped(self) -> Stopped:
+        """A run that was killed one step after a checkpoint. Raises CannotProve for a script that gives no occasion.
+
+        What continues it does so in a copy of its place, as more than one does.
+        """
+        saved = self.straight.checkpoint_between()
+        place = self.place()
+        run = self.run(place, stop_after=saved + 1, whole_after=saved)
+        return Stopped(place, run, merge(run), saved)
+
+    @functools.cached_property
+    def without_dropout(self) -> Bench:
+        """Where the same script runs on other meshes can be compared: this one, or with dropout off if that matters."""
+        if not any(f.apart == DRAWS for own in self.straight.measured for f in own):
+            return self
+        folder = self._scratch / "without-dropout"
+        folder.mkdir()
+        return Bench(replace(self.subject, without_dropout=True), self.launcher, folder)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that was killed after step `saved` + 1, when it had saved after step `saved`."""
+
+    place: Place
+    run: Run
+    traces: tuple[Trace, ...]
+    saved: int
+
+    @property
+    def broken(self) -> str | None:
+        """How it ended, where it did not end as it was meant to."""
+        return broken(self.run, self.traces)
+
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """What the probe measured, by rank."""
+        return measured(self.run)
+
+    @functools.cached_property
+    def state(self) -> WholeState:
+        """What the checkpoint of step `saved` should hold: the state then."""
+        state = whole_state(self.run)
+        assert state is not None, "it has done the step after"
+        return state
+
 
 @dataclass(frozen=True)
 class Straight:
@@ -110,6 +215,47 @@ class Straight:
     place: Place
     run: Run
     traces: tuple[Trace, ...]
+
+    @functools.cached_property
+    def measured(self) -> Measured:
+        """What the probe measured, by rank."""
+        return measured(self.run)
+
+    @property
+    def steps(self) -> int:
+        """How many optimizer steps it took."""
+        return self.measured[0][-1].step if self.measured[0] else 0
+
+    def trained(self) -> int:
+        """How many optimizer steps it took. Raises CannotProve if it took none or did not run to its end."""
+        script = self.run.job.script.name
+        if not self.completed:
+            how = describe_hang(self.run, self.traces) if self.run.hung else how_it_ended(self.run)
+            raise CannotProve(f"{script}: {how}; expected a script that runs to its end")
+        if self.steps == 0:
+            raise CannotProve(f"{script} takes no optimizer step; expected a script that trains")
+        return self.steps
+
+    def saved_after(self) -> list[int]:
+        """The steps after which it saved. Raises CannotProve if it never did, or never trained."""
+        script = self.run.job.script.name
+        saved = sorted({save.when.step or 0 for save in self.saves()}) if self.completed else []
+        if self.completed and not saved:
+            ran = f" in the {plural(self.steps, 'step')} that it ran" if self.steps else ""
+            raise CannotProve(f"{script} never saves a checkpoint{ran}; expected a call of dcp.save or dcp.async_save")
+        self.trained()
+        return saved
+
+    def checkpoint_between(self) -> int:
+        """The step of a checkpoint in the middle. Raises CannotProve if it saves only at the end."""
+        steps = self.steps
+        between = [s for s in self.saved_after() if 0 < s < steps]
+        if not between:
+            raise CannotProve(
+                f"{self.run.job.script.name} saves only after its last step, so that no step can be compared; "
+                "expected a checkpoint before the end (a shorter checkpoint interval)"
+            )
+        return min(between, key=lambda s: abs(2 * s - steps))
 
     @property
     def completed(self) -> bool:
@@ -144,6 +290,18 @@ class Straight:
 
     def _resolve(self, target: str | None) -> Path | None:
         return None if target is None else Path(os.path.realpath(self.run.job.cwd / target))
+
+
+def measured(run: Run) -> Measured:
+    """What the probe measured in `run`, by rank."""
+    return tuple(figures(run, end.rank) for end in run.ends)
+
+
+def broken(run: Run, traces: tuple[Trace, ...]) -> str | None:
+    """How a run ended that did not end as it was meant to."""
+    if run.hung:
+        return f"the ranks are {describe_hang(run, traces)}"
+    return None if completed(run, traces) else how_it_ended(run)
 
 
 def completed(run: Run, traces: tuple[Trace, ...]) -> bool:

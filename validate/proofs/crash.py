@@ -19,10 +19,10 @@ from ..probe.merge import merge
 from ..report import plural
 from ..trace import Trace
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, Place, completed, describe_hang, how_it_ended
+from .bench import Bench, Place, completed, describe_hang, how_it_ended, measured
 from .damage import Damage, newest, plant, problem
 from .ground import Ground, ground
-from .resume import first_difference, measured, restored_difference
+from .resume import first_difference, restored_difference
 
 WHOM: dict[Harm, str] = {"kill all": "all ranks", "kill one": "one rank", "kill writer": "the process that writes"}
 WHERE: dict[Phase, str] = {

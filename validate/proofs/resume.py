@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..findings import Finding
-from ..launch.job import Run
-from ..probe.figures import StepFigures, figures
+from ..probe.figures import StepFigures
 from ..probe.merge import merge
 from ..report import plural
 from ..rules import judge
-from ..trace import Trace
-from .base import CannotProve, Proof, Verdict
-from .bench import Bench, Straight, completed, describe_hang, how_it_ended
-
-Measured = tuple[list[StepFigures], ...]  # by rank, by step
+from .base import Proof, Verdict
+from .bench import Bench, Measured, Straight, broken, measured
 
 
 @dataclass(frozen=True)
@@ -49,39 +45,26 @@ class Resume(Proof):
 
     def prove(self, bench: Bench) -> Verdict:
         straight = bench.straight
-        script = straight.run.job.script.name
-        if not straight.completed:
-            how = describe_hang(straight.run, straight.traces) if straight.run.hung else how_it_ended(straight.run)
-            raise CannotProve(f"{script}: {how}; expected a script that runs to its end")
-        whole = measured(straight.run)
-        steps = whole[0][-1].step if whole[0] else 0
-        saved = sorted({save.when.step or 0 for save in straight.saves()})
-        if not saved:
-            ran = f" in the {plural(steps, 'step')} that it ran" if steps else ""
-            raise CannotProve(f"{script} never saves a checkpoint{ran}; expected a call of dcp.save or dcp.async_save")
-        if steps == 0:
-            raise CannotProve(f"{script} takes no optimizer step; expected a script that trains")
-        between = [s for s in saved if 0 < s < steps]
-        if not between:
-            return self._restart(bench, straight, whole, steps)
-        resumed_from = min(between, key=lambda s: abs(2 * s - steps))
-        return self._stop_and_go(bench, whole, steps, resumed_from)
+        steps = straight.steps
+        if not any(0 < s < steps for s in straight.saved_after()):
+            return self._restart(bench, straight, straight.measured, steps)
+        return self._stop_and_go(bench, straight.measured, steps)
 
-    def _stop_and_go(self, bench: Bench, whole: Measured, steps: int, saved: int) -> Verdict:
+    def _stop_and_go(self, bench: Bench, whole: Measured, steps: int) -> Verdict:
+        stopped = bench.stopped
+        saved = stopped.saved
         figures: dict[str, Any] = {"steps": steps, "stopped_after_step": saved + 1, "resumed_from_step": saved}
-        place = bench.place()
-        stopped = bench.run(place, stop_after=saved + 1)
-        if broken := _broken(stopped, merge(stopped)):
-            return self._fail(f"of a second run of the same command line, {broken}", figures)
-        if difference := first_difference(whole, measured(stopped), offset=0):
+        if stopped.broken:
+            return self._fail(f"of a second run of the same command line, {stopped.broken}", figures)
+        if difference := first_difference(whole, stopped.measured, offset=0):
             figures["first_difference"] = vars(difference)
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
 
-        resumed = bench.run(place, stop_after=_left(bench, saved))
+        resumed = bench.run(bench.copy(stopped.place), stop_after=bench.left(saved))
         traces = merge(resumed)
         findings = judge(traces)  # a load is seen only here: the straight run had nothing to load
-        if broken := _broken(resumed, traces):
-            return self._fail(f"killed after step {saved + 1} and started again, {broken}", figures, findings)
+        if how := broken(resumed, traces):
+            return self._fail(f"killed after step {saved + 1} and started again, {how}", figures, findings)
         after = measured(resumed)
         took = after[0][-1].step if after[0] else 0
         figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}
@@ -113,24 +96,17 @@ class Resume(Proof):
         again = bench.run(straight.place)
         traces = merge(again)
         findings = judge(traces)
-        if broken := _broken(again, traces):
-            return self._fail(f"started again after its end, {broken}", figures, findings)
+        if how := broken(again, traces):
+            return self._fail(f"started again after its end, {how}", figures, findings)
         after = measured(again)
         if after[0] and (lost := restored_difference(whole, after, steps)):
             figures["lost"] = lost
             return self._fail(f"started again after its end, {lost}", figures, findings)
-        raise CannotProve(
-            f"{straight.run.job.script.name} saves only after its last step, so that no step can be compared; "
-            "expected a checkpoint before the end (a shorter checkpoint interval)"
-        )
+        straight.checkpoint_between()  # says that there is none
+        raise AssertionError("there is a checkpoint in the middle")
 
     def _fail(self, reason: str, figures: dict[str, Any], findings: Sequence[Finding] = ()) -> Verdict:
         return Verdict(name=self.name, status="fail", reason=reason, figures=figures, findings=tuple(findings))
-
-
-def measured(run: Run) -> Measured:
-    """What the probe measured in `run`, by rank."""
-    return tuple(figures(run, end.rank) for end in run.ends)
 
 
 def first_difference(straight: Measured, other: Measured, *, offset: int) -> Difference | None:
@@ -202,14 +178,3 @@ def _apart(one: dict[str, int], two: dict[str, int]) -> tuple[str, str]:
 
 def _checksum(name: str, digests: dict[str, int]) -> str:
     return f"`{name}` with checksum {digests[name]:08x}" if name in digests else f"no `{name}`"
-
-
-def _left(bench: Bench, saved: int) -> int | None:
-    limit = bench.subject.stop_after
-    return None if limit is None else limit - saved
-
-
-def _broken(run: Run, traces: tuple[Trace, ...]) -> str | None:
-    if run.hung:
-        return f"the ranks are {describe_hang(run, traces)}"
-    return None if completed(run, traces) else how_it_ended(run)
