@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gpt import Windows
-from resumable import RankState, TrainState, newest_whole
+from resumable import RankState, TrainState, load, newest_whole
 from sharded import build, end, start
 from torch import Tensor
 from torch.nn import functional as F
@@ -44,17 +44,17 @@ def main() -> None:
     batch = args.batch // dist.get_world_size()
     loader = DataLoader(data, batch, sampler=order, drop_last=True, generator=generator)
     steps = args.epochs * len(loader)
-    train, ranks = TrainState(model, optimizer, CosineAnnealingLR(optimizer, steps)), RankState()
-    state = {"train": train, ranks.key: ranks}
+    progress, ranks = TrainState(model, optimizer, CosineAnnealingLR(optimizer, steps)), RankState()
+    state = {"train": progress, ranks.key: ranks}
     if newest := newest_whole(args.checkpoint_dir):
-        dcp.load(state, checkpoint_id=newest)  # on the same number of ranks; `{"train": train}` on another
+        load(state, newest)
     group = dist.new_group(backend="gloo")  # the thread that saves must not meet training's messages
     saving: Future[Any] | None = None
 
-    stop = torch.tensor(0)
-    for epoch in range(train.step // len(loader), args.epochs):
+    stop = False
+    for epoch in range(progress.step // len(loader), args.epochs):
         order.set_epoch(epoch)
-        done = train.step - epoch * len(loader)  # batches of this epoch
+        done = progress.step - epoch * len(loader)  # batches of this epoch
         for index, tokens in enumerate(loader):
             if index < done:
                 continue
@@ -64,17 +64,18 @@ def main() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            train.scheduler.step()
+            progress.scheduler.step()
             optimizer.zero_grad()
-            train.step += 1
+            progress.step += 1
+            agreed = torch.tensor([loss.item(), len(signals)])
+            dist.all_reduce(agreed)  # of all ranks: the mean of the loss, and whether to stop after this step
+            stop = bool(agreed[1])
             if dist.get_rank() == 0:
-                print(f"step {train.step}: loss {loss.item():.6f}", flush=True)
-            stop.fill_(len(signals))
-            dist.all_reduce(stop)  # all ranks stop after the same step
-            if stop or train.step % args.checkpoint_interval == 0 or train.step == steps:
+                print(f"step {progress.step}: loss {agreed[0] / dist.get_world_size():.6f}", flush=True)
+            if stop or progress.step % args.checkpoint_interval == 0 or progress.step == steps:
                 if saving:
                     saving.result()  # the last one is whole, or its error is raised here
-                path = args.checkpoint_dir / f"step-{train.step:08}"
+                path = args.checkpoint_dir / f"step-{progress.step:08}"
                 saving = dcp.async_save(state, checkpoint_id=path, process_group=group)
             if stop:
                 break

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from gpt import Windows
-from resumable import RankState, TrainState, newest_whole
+from gpt import Model, Windows
+from resumable import RankState, TrainState, load, newest_whole
 from sharded import build, end, start
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, DistributedSampler
 
 
-def main() -> None:
-    """Train for some epochs."""
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=1)
@@ -28,28 +28,32 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
     parser.add_argument("--checkpoint-interval", type=int, default=10)
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    signals: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
-    device = start()
-    model = build(device)
+
+def train(
+    model: Model, device: torch.device, args: argparse.Namespace, replicas: int, replica: int, signals: list[int]
+) -> None:
+    """Train for some epochs, from the newest checkpoint on; each of the model's replicas has a part of each batch.
+
+    Once there is something in `signals` on any rank, all finish their step, save and return.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     data = Windows(args.data, 64)
-    order: DistributedSampler[Tensor] = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    order: DistributedSampler[Tensor] = DistributedSampler(data, replicas, replica, seed=0, drop_last=True)
     generator = torch.Generator()  # of its own, so that starting an epoch draws nothing from the saved one
-    batch = args.batch // dist.get_world_size()
+    batch = args.batch // replicas
     loader = DataLoader(data, batch, sampler=order, drop_last=True, generator=generator)
     steps = args.epochs * len(loader)
-    train, ranks = TrainState(model, optimizer, CosineAnnealingLR(optimizer, steps)), RankState()
-    state = {"train": train, ranks.key: ranks}
+    progress, ranks = TrainState(model, optimizer, CosineAnnealingLR(optimizer, steps)), RankState()
+    state = {"train": progress, ranks.key: ranks}
     if newest := newest_whole(args.checkpoint_dir):
-        dcp.load(state, checkpoint_id=newest)  # on the same number of ranks; `{"train": train}` on another
+        load(state, newest)
 
-    stop = torch.tensor(0)
-    for epoch in range(train.step // len(loader), args.epochs):
+    stop = False
+    for epoch in range(progress.step // len(loader), args.epochs):
         order.set_epoch(epoch)
-        done = train.step - epoch * len(loader)  # batches of this epoch
+        done = progress.step - epoch * len(loader)  # batches of this epoch
         for index, tokens in enumerate(loader):
             if index < done:
                 continue
@@ -59,19 +63,29 @@ def main() -> None:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            train.scheduler.step()
+            progress.scheduler.step()
             optimizer.zero_grad()
-            train.step += 1
+            progress.step += 1
+            agreed = torch.tensor([loss.item(), len(signals)])
+            dist.all_reduce(agreed)  # of all ranks: the mean of the loss, and whether to stop after this step
+            stop = bool(agreed[1])
             if dist.get_rank() == 0:
-                print(f"step {train.step}: loss {loss.item():.6f}", flush=True)
-            stop.fill_(len(signals))
-            dist.all_reduce(stop)  # all ranks stop after the same step
-            if stop or train.step % args.checkpoint_interval == 0 or train.step == steps:
-                dcp.save(state, checkpoint_id=args.checkpoint_dir / f"step-{train.step:08}")
+                print(f"step {progress.step}: loss {agreed[0] / dist.get_world_size():.6f}", flush=True)
+            if stop or progress.step % args.checkpoint_interval == 0 or progress.step == steps:
+                dcp.save(state, checkpoint_id=args.checkpoint_dir / f"step-{progress.step:08}")
             if stop:
                 break
         if stop:
             break
+
+
+def main() -> None:
+    """Train on as many replicas, each sharded over the others, as there are ranks."""
+    args = arguments()
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    device = start()
+    train(build(device), device, args, dist.get_world_size(), dist.get_rank(), signals)
     end()
 
 

@@ -44,17 +44,28 @@ class RankState(Stateful):
             torch.cuda.set_rng_state(state["cuda"])
 
 
+def whole(path: Path) -> bool:
+    """Whether a checkpoint's metadata reads, and its files are as long as it says."""
+    try:
+        parts = dcp.FileSystemReader(path).read_metadata().storage_data.values()
+        return all((path / part.relative_path).stat().st_size >= part.offset + part.length for part in parts)
+    except Exception:  # what a crash leaves behind fails to be read in many ways
+        return False
+
+
 def newest_whole(folder: Path) -> Path | None:
-    """The newest checkpoint whose metadata reads, and whose files are as long as it says; rank 0 looks for all."""
+    """The newest whole checkpoint; rank 0 looks for all, who might not see the same."""
     found: list[Path | None] = [None]
-    for path in sorted(folder.glob("step-*"), reverse=True) if dist.get_rank() == 0 else ():
-        try:
-            parts = dcp.FileSystemReader(path).read_metadata().storage_data.values()
-            whole = all((path / p.relative_path).stat().st_size >= p.offset + p.length for p in parts)
-        except Exception:  # what a crash leaves behind fails to be read in many ways
-            whole = False
-        if whole:
-            found = [path]
-            break
+    if dist.get_rank() == 0:
+        found = [next(filter(whole, sorted(folder.glob("step-*"), reverse=True)), None)]
     dist.broadcast_object_list(found)
     return found[0]
+
+
+def load(state: dict[str, Stateful], path: Path) -> None:
+    """Restore in place, on any number of ranks; what is of a rank, only on as many as there were."""
+    keys = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    ranks = {key.partition(".")[0] for key in keys if key.startswith("rank-")}
+    if len(ranks) != dist.get_world_size():
+        state = {"train": state["train"]}
+    dcp.load(state, checkpoint_id=path)

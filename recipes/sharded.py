@@ -29,10 +29,15 @@ def build(device: torch.device) -> Model:
         fully_shard(block)
     fully_shard(model)  # the root last: it takes what no block has
     model.to_empty(device=device)
+    weights_of_one_process(model)
+    return model
+
+
+def weights_of_one_process(model: Model) -> None:
+    """Give the sharded model the weights that rank 0 draws."""
     torch.manual_seed(0)
     whole = Model().state_dict() if dist.get_rank() == 0 else {}
     set_model_state_dict(model, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-    return model
 
 
 def end() -> None:

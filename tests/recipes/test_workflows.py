@@ -2,74 +2,117 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
+import torch
 from pytorch_fsdp2_dcp.validate.launch import launcher
-from pytorch_fsdp2_dcp.validate.launch.job import Job, Run
 from pytorch_fsdp2_dcp.validate.proofs.bench import Bench, Subject
 from pytorch_fsdp2_dcp.validate.proofs.resume import Resume
 from pytorch_fsdp2_dcp.validate.proofs.trace import RulesHold
 from pytorch_fsdp2_dcp.validate.reader import read
 from pytorch_fsdp2_dcp.validate.rules import judge
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-TEXT = Path(__file__).resolve().parents[1] / "fixtures" / "text.md"
-WITH_CHECKPOINTS = ["b_blocking.py", "b_asynchronous.py"]
+from .running import RECIPES, TRAINING, losses, run
+
+SHARED = {"gpt.py", "lora.py", "sharded.py", "resumable.py"}
 
 
 def lint(recipe: str) -> list[str]:
     return [finding.code for finding in judge(read(RECIPES / recipe).traces)]
 
 
-def run(recipe: str, place: Path, ranks: int) -> Run:
-    work, scratch = place / "work", place / "scratch"
-    for folder in (place, work, scratch):
-        folder.mkdir()
-    job = Job(
-        script=RECIPES / recipe,
-        args=("--data", str(TEXT), "--batch", "4"),
-        nproc=ranks,
-        cwd=work,
-        scratch=scratch,
-        deadline=120,
-    )
-    finished = launcher("warm").run(job)
-    assert finished.succeeded, finished.ends
-    return finished
-
-
-def losses(finished: Run) -> list[float]:
-    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)$", finished.ends[0].output, re.MULTILINE)]
-
-
-@pytest.mark.parametrize("recipe", sorted(path.name for path in RECIPES.glob("[ab]_*.py")))
+@pytest.mark.parametrize("recipe", sorted(path.name for path in RECIPES.glob("*.py")))
 def test_the_linter_finds_in_a_recipe_what_it_is_to_show(recipe: str) -> None:
     assert lint(recipe) == (["FS601"] if recipe == "b_before.py" else [])
 
 
+def test_the_list_of_recipes_names_each_and_no_other() -> None:
+    named = set(re.findall(r"`(\w+\.py)`", (RECIPES / "README.md").read_text()))
+    assert named == {path.name for path in RECIPES.glob("*.py")} - {"lora.py"}
+
+
+@pytest.mark.parametrize("recipe", sorted({path.name for path in RECIPES.glob("*.py")} - SHARED))
+def test_the_first_lines_of_a_recipe_tell_how_it_is_started(recipe: str) -> None:
+    said = ast.get_docstring(ast.parse((RECIPES / recipe).read_text()))
+    assert said is not None
+    assert f" {recipe}" in said or recipe == "demo.py"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "ranks"), [("one_process", 1), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("start", "ranks"), [("one_process", 1), ("ddp", 2), pytest.param("fsdp1", 2, marks=pytest.mark.matrix)]
+)
 def test_what_is_sharded_computes_the_losses_that_it_did_before(start: str, ranks: int, tmp_path: Path) -> None:
-    before = losses(run(f"a_{start}_before.py", tmp_path / "before", ranks))
-    after = losses(run(f"a_{start}_after.py", tmp_path / "after", 2))
+    before = losses(run(f"a_{start}_before.py", tmp_path / "before", ranks, *TRAINING))
+    after = losses(run(f"a_{start}_after.py", tmp_path / "after", 2, *TRAINING))
     assert len(before) > 3
     assert before[-1] < before[0]
     assert after == pytest.approx(before, abs=2e-5)
+    if start == "fsdp1":
+        old, new = (torch.load(tmp_path / name / "work" / "model.pt") for name in ("before", "after"))
+        assert_close(old, new)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", WITH_CHECKPOINTS)
-def test_a_recipe_with_checkpoints_keeps_the_rules_and_resumes_exactly(recipe: str, tmp_path: Path) -> None:
+def test_adapters_are_trained_and_written_alone_and_as_they_were_before(tmp_path: Path) -> None:
+    run("b_blocking.py", tmp_path / "base", 2, *TRAINING)
+    (newest,) = (tmp_path / "base" / "work" / "checkpoints").glob("step-*13")
+    base = tmp_path / "base.pt"
+    run("export.py", tmp_path / "base", 2, str(newest), "--out", str(base))
+    before = run("a_lora_before.py", tmp_path / "before", 1, str(base), *TRAINING)
+    after = run("a_lora_after.py", tmp_path / "after", 2, str(base), *TRAINING)
+    assert losses(before)[-1] < losses(before)[0]
+    assert losses(after) == pytest.approx(losses(before), abs=2e-5)
+    old, new = (torch.load(tmp_path / name / "work" / "adapters.pt") for name in ("before", "after"))
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in new} == {"up", "down"}
+    assert_close(old, new)
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+def test_a_tied_model_of_transformers_is_tuned_and_written_as_it_was_before(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True,
+    )  # fmt: skip
+    folder = tmp_path / "model"
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    before = run("a_hf_before.py", tmp_path / "before", 1, str(folder), *TRAINING)
+    after = run("a_hf_after.py", tmp_path / "after", 2, str(folder), *TRAINING)
+    assert losses(before)[-1] < losses(before)[0]
+    assert losses(after) == pytest.approx(losses(before), abs=2e-5)
+    from safetensors.torch import load_file
+
+    old, new = (load_file(tmp_path / name / "work" / "tuned" / "model.safetensors") for name in ("before", "after"))
+    assert_close(old, new)
+
+
+def assert_close(old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> None:
+    """The same names, with values that are equal up to the rounding of some steps."""
+    assert old.keys() == new.keys()
+    for name in old:
+        torch.testing.assert_close(new[name], old[name], atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "ranks"),
+    [("b_blocking.py", 2), ("b_asynchronous.py", 2), pytest.param("tensor_parallel.py", 4, marks=pytest.mark.matrix)],
+)
+def test_a_recipe_with_checkpoints_keeps_the_rules_and_resumes_exactly(recipe: str, ranks: int, tmp_path: Path) -> None:
     subject = Subject(
         script=RECIPES / recipe,
-        args=("--data", str(TEXT), "--batch", "4", "--epochs", "2", "--checkpoint-interval", "5"),
-        nproc=2,
+        args=(*TRAINING, "--epochs", "2", "--checkpoint-interval", "5"),
+        nproc=ranks,
         cwd=tmp_path,
         checkpoint_arg="--checkpoint-dir",
         stop_after=None,
-        timeout=120,
+        timeout=180,
     )
     (tmp_path / "runs").mkdir()
     bench = Bench(subject, launcher("warm"), tmp_path / "runs")

@@ -1,0 +1,67 @@
+"""The same by FSDP2, which computes the same losses: torchrun --nproc-per-node 2 -- a_fsdp1_after.py --data TEXT
+
+What changes: each block is sharded by a call, in place, and the model last; the methods that FSDP1's class had became
+functions of torch (clipping, state dicts) or methods with another name (`set_requires_gradient_sync` for `no_sync`).
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from gpt import Windows
+from sharded import build, end, start
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main() -> None:
+    """Train for some epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--accumulate", type=int, default=2, help="batches an optimizer step")
+    parser.add_argument("--out", type=Path, default=Path("model.pt"))
+    args = parser.parse_args()
+
+    device = start()
+    model = build(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)  # over the sharded parameters, so after sharding
+    data = Windows(args.data, 64)
+    order: DistributedSampler[Tensor] = DistributedSampler(data, shuffle=True, seed=0, drop_last=True)
+    loader = DataLoader(data, args.batch // dist.get_world_size(), sampler=order, drop_last=True)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader) // args.accumulate)
+    total = torch.zeros((), device=device)
+
+    for epoch in range(args.epochs):
+        order.set_epoch(epoch)
+        for index, tokens in enumerate(loader):
+            tokens = tokens.to(device)
+            last = index % args.accumulate == args.accumulate - 1
+            model.set_requires_gradient_sync(last)  # reduced once a step
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) / args.accumulate
+            loss.backward()
+            total += loss.detach()
+            if not last:
+                continue
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of all ranks together
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            dist.all_reduce(total, dist.ReduceOp.SUM)
+            if dist.get_rank() == 0:
+                print(f"loss {total.item() / dist.get_world_size():.6f}")
+            total.zero_()
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if dist.get_rank() == 0:
+        torch.save(weights, args.out)
+    end()
+
+
+if __name__ == "__main__":
+    main()
