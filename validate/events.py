@@ -332,7 +332,8 @@ class Sharded(Event):
     `forward`, which `fully_shard` refuses. `mesh_dims`: the names of the dimensions of the mesh, where all parameters
     are sharded and replicated along these; None where unknown. `precision`: its policy; None where unknown. `beside`:
     the other modules of the list that was passed, whose parameters are in one group with its own. `ignores`: modules in
-    it with parameters that it was told to leave alone (`ignored_params`).
+    it with parameters that it was told to leave alone (`ignored_params`). `root`: the mesh that was created, which
+    `mesh` is or is a slice of; None where unknown. `everyone`: no mesh was passed, so that it is one of all ranks.
     """
 
     module: Ref
@@ -346,6 +347,8 @@ class Sharded(Event):
     precision: Precision | None = None
     beside: tuple[Ref, ...] = ()
     ignores: tuple[Ref, ...] = ()
+    root: Ref | None = None
+    everyone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,9 +366,14 @@ class Tied(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelised(Event):
-    """`parallelize_module(module, ...)`: tensor parallelism was applied to a module."""
+    """`parallelize_module(module, ...)`: tensor parallelism was applied to a module.
+
+    `root`: the mesh that was created, which `mesh` is or is a slice of. Both None where unknown.
+    """
 
     module: Ref
+    mesh: Ref | None = None
+    root: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

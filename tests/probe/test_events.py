@@ -348,8 +348,11 @@ def test_how_a_model_is_sharded_is_seen(tmp_path: Path) -> None:
         fully_shard(model, mesh=mesh["r", "s"], mp_policy=policy)
     """
     trace = traces_of(tmp_path, script, nproc=1)[0]
-    assert only(trace, Parallelised).module.name == "model"
+    applied, mesh = only(trace, Parallelised), only(trace, MeshCreated).mesh
+    assert (applied.module.name, applied.root, applied.mesh == mesh) == ("model", mesh, False)
     blocks, root = trace.of(Sharded)
+    assert (blocks.root, blocks.everyone) == (None, True)
+    assert (root.root, root.mesh == mesh, root.everyone) == (mesh, False, False)
     assert (blocks.container, blocks.mesh_dims, blocks.precision) == (True, None, Precision())
     assert (root.container, root.mesh_dims) == (False, ("r", "s"))
     assert root.precision == Precision(param="bfloat16", reduce="float32")

@@ -310,3 +310,25 @@ def test_a_deep_copy_is_seen_where_no_handler_is_ready_for_its_failure(made: str
 def test_what_is_ignored_is_not_covered(text: str, names: tuple[str, ...]) -> None:
     trace = program(f"model = Net()\n{text}\nmodel(torch.ones(2, 8))", IMPORTS + MODEL)
     assert only(trace, ForwardEntered).uncovered == names
+
+
+def test_meshes_are_known_by_what_they_were_sliced_from() -> None:
+    text = """
+        from torch.distributed.tensor.parallel import parallelize_module
+        mesh = dist.init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+        model = Net()
+        parallelize_module(model, mesh["tp"], plan)
+        for module, given in ((model.embed, mesh["dp", "cp"]._flatten("both")), (model.head, mesh)):
+            fully_shard(module, mesh=given)
+        fully_shard(model)
+        fully_shard(model, mesh=unknown, **options)
+    """
+    trace = program(text, IMPORTS + MODEL)
+    mesh, applied = only(trace, MeshCreated).mesh, only(trace, Parallelised)
+    assert (applied.root, applied.mesh == mesh) == (mesh, False)
+    assert [(s.root, s.mesh == mesh, s.everyone) for s in trace.of(Sharded)] == [
+        (mesh, False, False),
+        (mesh, True, False),
+        (None, False, True),
+        (None, False, False),
+    ]

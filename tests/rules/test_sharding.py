@@ -239,3 +239,47 @@ def test_ignored_parameters_are_stepped_as_each_rank_likes() -> None:
 )
 def test_ignored_parameters_are_reduced_or_not_trained(steps: tuple[Step, ...]) -> None:
     assert [f for f in found(*steps) if f[0] == "FS216"] == []
+
+
+WORLD, DP, TP, OTHER_MESH = Ref(21, "mesh"), Ref(22, 'mesh["dp"]'), Ref(23, 'mesh["tp"]'), Ref(24, "tp_mesh")
+BOTH = does(MeshCreated, mesh=WORLD, device_type="cuda", shape=(None, 2), dims=("dp", "tp"))
+TP_ALONE = does(MeshCreated, mesh=OTHER_MESH, device_type="cuda", shape=(8,), dims=("tp",))
+OVER_OTHER = does(Parallelised, module=BLOCKS, mesh=OTHER_MESH, root=OTHER_MESH)
+OVER_SLICE = does(Parallelised, module=BLOCKS, mesh=TP, root=WORLD)
+SHARDED_OVER_DP = does(Sharded, module=BLOCKS, mesh=DP, root=WORLD)
+
+
+def test_two_meshes_that_overlap() -> None:
+    assert found(BOTH, TP_ALONE, OVER_OTHER, SHARDED_OVER_DP, SHARDED_OVER_DP) == [("FS215", 4)]
+    assert found(BOTH, OVER_SLICE, does(Sharded, module=BLOCKS, everyone=True)) == [("FS215", 3)]
+    whole = does(Sharded, module=MODEL, mesh=OTHER_MESH, root=OTHER_MESH)
+    assert found(TP_ALONE, BOTH, OVER_SLICE, whole) == [("FS215", 4)]
+    (finding,) = judge([trace(BOTH, TP_ALONE, OVER_OTHER, SHARDED_OVER_DP)])
+    assert [place.line for place, _ in finding.related] == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (BOTH, OVER_SLICE, SHARDED_OVER_DP),
+        (BOTH, TP_ALONE, OVER_OTHER, does(Sharded, module=HEAD, mesh=DP, root=WORLD)),
+        (TP_ALONE, OVER_OTHER, SHARDED_OVER_DP),
+        (BOTH, OVER_OTHER, SHARDED_OVER_DP),
+        (BOTH, TP_ALONE, OVER_OTHER, does(Sharded, module=BLOCKS)),
+        (BOTH, does(Parallelised, module=BLOCKS), does(Sharded, module=BLOCKS, everyone=True)),
+        (
+            does(MeshCreated, mesh=OTHER_MESH, device_type="cuda", shape=(None, 2), dims=("dp", "tp")),
+            BOTH,
+            does(Parallelised, module=BLOCKS, mesh=TP, root=OTHER_MESH),
+            SHARDED_OVER_DP,
+        ),
+        (
+            does(MeshCreated, mesh=OTHER_MESH, shape=(4, 2), dims=("pp", "tp")),
+            BOTH,
+            does(Parallelised, module=BLOCKS, mesh=TP, root=OTHER_MESH),
+            SHARDED_OVER_DP,
+        ),
+    ],
+)
+def test_meshes_that_fit_or_are_not_known(steps: tuple[Step, ...]) -> None:
+    assert [f for f in found(*steps) if f[0] == "FS215"] == []

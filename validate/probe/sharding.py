@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import device_mesh
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -93,6 +95,8 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 precision=_precision(call["mp_policy"]),
                 beside=tuple(modules.ref(other, call.frame) for other in targets if other is not module),
                 ignores=ignored(module, call),
+                root=root(mesh, call),
+                everyone=mesh is None,
             )
             forwards.beginnings.sharding(module, mesh)
         before = [(module, modules.snapshot(module)) for module in targets]
@@ -107,9 +111,24 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
         given = [p for p in call["ignored_params"] or () if id(p) in own and p.requires_grad]
         return tuple(modules.ref(m, call.frame) for m in modules.owning(given))
 
+    def root(mesh: DeviceMesh | None, call: Call) -> Ref | None:
+        if mesh is None:
+            return None
+        of = getattr(mesh, "_get_root_mesh", None)  # torch 2.6 keeps the roots of all meshes in one place
+        return observer.ref(
+            of() if of is not None else device_mesh._mesh_resources.get_root_mesh(mesh), call.frame, "mesh"
+        )
+
     def parallelised(call: Call) -> Handler:
         if isinstance(call["module"], nn.Module):
-            observer.emit(Parallelised, call.frame, module=modules.ref(call["module"], call.frame))
+            mesh = call["device_mesh"]
+            observer.emit(
+                Parallelised,
+                call.frame,
+                module=modules.ref(call["module"], call.frame),
+                mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
+                root=root(mesh, call),
+            )
         yield
 
     def materialised(call: Call) -> Handler:

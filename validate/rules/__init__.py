@@ -30,7 +30,13 @@ from .initialisation import (
     RanksStartDifferent,
 )
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
-from .layout import AttachedAfterSharding, ShardedModelDeepCopied, TensorParallelAfterSharding, WrapperApiOnSharded
+from .layout import (
+    AttachedAfterSharding,
+    MeshesFromDifferentRoots,
+    ShardedModelDeepCopied,
+    TensorParallelAfterSharding,
+    WrapperApiOnSharded,
+)
 from .loading import (
     CheckpointExceptionNotCaught,
     CheckpointWithoutLocation,
@@ -91,6 +97,7 @@ RULES: tuple[Rule, ...] = (
     TensorParallelAfterSharding(),
     WrapperApiOnSharded(),
     CheckpointWrapperAfterSharding(),
+    MeshesFromDifferentRoots(),
     IgnoredParamsNotReduced(),
     ShardedModelDeepCopied(),
     MetaNeverMaterialised(),

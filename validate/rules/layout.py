@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Attached, DeepCopied, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
+from ..events import Attached, DeepCopied, MeshCreated, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import READER, Rule
@@ -75,6 +75,46 @@ class TensorParallelAfterSharding(Rule):
                 "Call parallelize_module first, then fully_shard."
             )
             yield self.finding(applied, message, (sharded, "sharded here, earlier"))
+
+
+class MeshesFromDifferentRoots(Rule):
+    """A parameter that is divided twice lies on one mesh of two dims, of which both meshes have to be slices."""
+
+    code = "FS215"
+    name = "meshes-from-different-roots"
+    severity = Severity.ERROR
+    clause = 2
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for applied in trace.of(Parallelised):
+            sharded = next((s for s in trace.after(applied, Sharded) if self._apart(trace, applied, s)), None)
+            if sharded is None:
+                continue
+            made = [m for m in trace.of(MeshCreated) if m.mesh in (applied.root, sharded.root)]
+            which = "the mesh of all ranks, as none is passed" if sharded.everyone else "another mesh"
+            message = (
+                f"`{sharded.module.name}` is tensor parallel over one mesh and sharded over {which}: its parameters "
+                "would lie on two meshes that know nothing of each other, and torch raises. Make one mesh with both "
+                'dims, init_device_mesh(device, (dp, tp), mesh_dim_names=("dp", "tp")), and pass mesh["tp"] and '
+                'mesh["dp"].'
+            )
+            yield self.finding(
+                sharded, message, (applied, "tensor parallel here"), *((m, "a mesh is made here") for m in made)
+            )
+
+    def _apart(self, trace: Trace, applied: Parallelised, sharded: Sharded) -> bool:
+        """Whether the two are sure to overlap: newer releases take slices of two meshes that do not."""
+        if not trace.related(applied.module, sharded.module) or applied.mesh is None:
+            return False
+        one = next((m for m in trace.before(applied, MeshCreated) if m.mesh == applied.root), None)
+        if sharded.everyone or one is None:
+            return sharded.everyone and one is not None
+        other = next((m for m in trace.before(sharded, MeshCreated) if m.mesh == sharded.root), None)
+        if other is None or one.mesh == other.mesh:
+            return False
+        whole = applied.mesh == applied.root or sharded.mesh == sharded.root
+        equal = (one.shape, one.dims, one.device_type) == (other.shape, other.dims, other.device_type)
+        return whole and not equal
 
 
 class WrapperApiOnSharded(Rule):

@@ -241,8 +241,18 @@ def _mesh_size(call: Call, mesh: Obj) -> Value:
 
 
 @method(What.MESH, "_flatten", "__getitem__", "_unflatten")
-def _sub_mesh(call: Call, _mesh: Obj) -> Value:
-    return call.walk.new(What.MESH)
+def _sub_mesh(call: Call, mesh: Obj) -> Value:
+    made = call.walk.new(What.MESH)
+    call.walk.store.set((made.id, "%of"), mesh)
+    return made
+
+
+def root_of(walk: Walk, mesh: Value | None) -> Ref | None:
+    """The mesh that a mesh was sliced or flattened from, or it itself; None where it is not known to be one."""
+    if not isinstance(mesh, Obj) or walk.what(mesh) is not What.MESH:
+        return None
+    outer = walk.store.get((mesh.id, "%of"))
+    return root_of(walk, outer) if outer is not None else walk.ref(mesh)
 
 
 @anything("get_local_rank", "get_rank")

@@ -9,6 +9,7 @@ from ..values import Const, External, Obj, Tensors, Value, What
 from ..walk.calls import Call, call_library
 from ..walk.core import Walk
 from ..walk.structure import owning
+from .launch import root_of
 from .modules import as_modules
 from .table import api
 
@@ -22,11 +23,12 @@ _BY_HAND = (0, "%distributes")  # the cell that tells of parameters which the pr
 @api("torch.distributed.tensor.parallel.parallelize_module")
 def _parallelize(call: Call) -> Value:
     walk = call.walk
-    given = call.get(0, "module")
+    given, mesh = call.get(0, "module"), call.get(1, "device_mesh")
     plan = call.get(2, "parallelize_plan")
+    known = walk.ref(mesh) if isinstance(mesh, Obj) and walk.what(mesh) is What.MESH else None
     for module in as_modules(walk, given):
         walk.establish(module, "parallelised")
-        walk.emit(Parallelised, call.node, module=walk.ref(module))
+        walk.emit(Parallelised, call.node, module=walk.ref(module), mesh=known, root=root_of(walk, mesh))
         styles = None if call.open else _styles(walk, plan)
         if styles is None:
             walk.establish(module, "parallel somehow")

@@ -21,7 +21,7 @@ from ..walk.classes import lineage
 from ..walk.core import owners, parts
 from ..walk.structure import has_blocks, uncovered
 from ..walk.uses import doubted, lacks
-from .launch import dims_of
+from .launch import dims_of, root_of
 from .modules import as_modules
 from .parallel import mixed
 from .table import anything, api, method
@@ -61,6 +61,8 @@ def _fully_shard(call: Call) -> Value:
                 precision=_precision(call),
                 beside=tuple(ref for ref in together if value is not given and ref.id != module.id),
                 ignores=tuple(walk.ref(m) for m in ignored if walk.holds(module, m.id)),
+                root=root_of(walk, mesh),
+                everyone=mesh in (None, NONE) and not call.open,
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)
