@@ -9,8 +9,10 @@ from pytorch_fsdp2_dcp.validate.events import (
     ForwardEntered,
     Location,
     Materialised,
+    MeshCreated,
     ModuleBuilt,
     Parallelised,
+    Ref,
     Seeded,
     Sharded,
     StateApplied,
@@ -92,11 +94,16 @@ def test_ranks_draw_or_load_weights_of_their_own() -> None:
 
 
 def test_of_a_run_it_is_seen_and_counts_where_it_was_not_meant() -> None:
-    hybrid = does(Sharded, module=MODEL, mesh_dims=("dp_replicate", "dp_shard"))
+    mesh = Ref(30, "mesh")
+    hybrid = does(Sharded, module=MODEL, mesh_dims=("dp_replicate", "dp_shard"), mesh=mesh, root=mesh)
+    made, flat = (
+        does(MeshCreated, mesh=mesh, shape=shape, dims=("dp_replicate", "dp_shard")) for shape in ((2, 4), (1, 8))
+    )
     assert unlike(does(Seeded), REAL, SHARDED, UNLIKE, origin="probe") == [2]
     assert unlike(REAL, loads(None), SHARDED, UNLIKE, origin="probe") == [1]
-    assert unlike(REAL, hybrid, UNLIKE, origin="probe") == [1]
-    assert unlike(hybrid, UNLIKE, origin="probe") == [1]
+    assert unlike(made, REAL, hybrid, UNLIKE, origin="probe") == [2]
+    assert unlike(made, hybrid, UNLIKE, origin="probe") == [2]
+    assert unlike(flat, REAL, hybrid, UNLIKE, origin="probe") == []
     assert unlike(REAL, does(Seeded), SHARDED, UNLIKE, origin="probe") == []
     assert unlike(REAL, SHARDED, UNLIKE, origin="probe") == []
 

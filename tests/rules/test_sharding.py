@@ -266,6 +266,7 @@ def test_two_meshes_that_overlap() -> None:
         (TP_ALONE, OVER_OTHER, SHARDED_OVER_DP),
         (BOTH, OVER_OTHER, SHARDED_OVER_DP),
         (BOTH, TP_ALONE, OVER_OTHER, does(Sharded, module=BLOCKS)),
+        (BOTH, OVER_SLICE, does(Sharded, module=MODEL, everyone=True, ignores=(BLOCKS,))),
         (BOTH, does(Parallelised, module=BLOCKS), does(Sharded, module=BLOCKS, everyone=True)),
         (
             does(MeshCreated, mesh=OTHER_MESH, device_type="cuda", shape=(None, 2), dims=("dp", "tp")),

@@ -8,6 +8,7 @@ from ..events import (
     CollectiveCalled,
     ForwardEntered,
     Materialised,
+    MeshCreated,
     ModuleBuilt,
     Parallelised,
     Seeded,
@@ -122,7 +123,7 @@ class RanksStartDifferent(Rule):
             if trace.origin == READER and (_sent(trace, sharded[0], loads) or not (loads or seeded)):
                 continue
             # Independent draws are as good as one where no rank has a copy of another's and none was meant to.
-            if trace.origin == PROBE and not (loads or seeded or any(len(s.mesh_dims or ()) > 1 for s in sharded)):
+            if trace.origin == PROBE and not (loads or seeded or any(_has_replicas(trace, s) for s in sharded)):
                 continue
             if loads and trace.origin == READER:
                 message = (
@@ -138,6 +139,14 @@ class RanksStartDifferent(Rule):
                 "alike until the model is built (and by rank afterwards), or load the same weights into all."
             )
             yield self.finding(built, message, *[(s, "seeded here") for s in seeded[-1:]])
+
+
+def _has_replicas(trace: Trace, sharded: Sharded) -> bool:
+    """Whether ranks are to have the same part of the weights."""
+    made = next((m for m in trace.before(sharded, MeshCreated) if m.mesh == sharded.root), None)
+    sizes = dict(zip(made.dims or (), made.shape or (), strict=False)) if made is not None else {}
+    dims = sharded.mesh_dims or ()
+    return len(dims) == 2 and (sizes.get(dims[0]) or 1) > 1
 
 
 def _sent(trace: Trace, sharded: Sharded, loads: list[StateApplied]) -> bool:

@@ -104,7 +104,8 @@ class MeshesFromDifferentRoots(Rule):
 
     def _apart(self, trace: Trace, applied: Parallelised, sharded: Sharded) -> bool:
         """Whether the two are sure to overlap: newer releases take slices of two meshes that do not."""
-        if not trace.related(applied.module, sharded.module) or applied.mesh is None:
+        divides = trace.related(applied.module, sharded.module) and applied.module not in sharded.ignores
+        if not divides or applied.mesh is None:
             return False
         one = next((m for m in trace.before(applied, MeshCreated) if m.mesh == applied.root), None)
         if sharded.everyone or one is None:
