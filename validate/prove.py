@@ -9,6 +9,7 @@ The script is not modified. It runs under a probe, on CPU ranks or on the GPUs t
            the same losses and gradient norms up to rounding
   crash    killed in any phase of a save and started again, it loses at most the steps since the last whole checkpoint;
            all phases where the proof is named, the likeliest otherwise
+  async    what an asynchronous save writes is the state at the call, however far the loop has gone on by then
 
 Of `all`, what says nothing about a script is skipped, with the reason; a proof that is named and cannot be given is an
 error (exit code 2).

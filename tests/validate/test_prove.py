@@ -92,6 +92,7 @@ def test_the_linter_says_the_same_of_the_same_scripts() -> None:
         "by_helpers": set(),
         "early_optimizer": {"FS401"},
         "forward_by_name": {"FS403"},
+        "in_background": set(),
         "keeps_two": set(),
         "raw_skeleton": {"FS701"},
     }

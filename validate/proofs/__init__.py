@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .asynchronous import Asynchronous
 from .base import Proof
 from .crash import Crash
 from .parity import Parity
@@ -9,4 +10,4 @@ from .reshard import Reshard
 from .resume import Resume
 from .trace import RulesHold
 
-PROOFS: tuple[Proof, ...] = (RulesHold(), Parity(), Resume(), Reshard(), Crash())
+PROOFS: tuple[Proof, ...] = (RulesHold(), Parity(), Resume(), Reshard(), Crash(), Asynchronous())

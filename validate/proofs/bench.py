@@ -75,6 +75,7 @@ class Bench:
         self._scratch = scratch
         self._places = 0
         self._runs = 0
+        self._full_disks: dict[int, tuple[Place, Run]] = {}
 
     def place(self) -> Place:
         """A fresh place without checkpoints."""
@@ -150,6 +151,14 @@ class Bench:
         folder = self._scratch / f"place-{self._places}"
         folder.mkdir()
         return folder / name
+
+    def full_disk(self, after: int) -> tuple[Place, Run]:
+        """A run from scratch whose disk is full from the first save after that many steps on, and its place."""
+        if after not in self._full_disks:
+            place = self.place()
+            run = self.run(place, fault=Fault(harm="full disk", phase="writing", after=after))
+            self._full_disks[after] = place, run
+        return self._full_disks[after]
 
     @functools.cached_property
     def straight(self) -> Straight:

@@ -121,9 +121,8 @@ class Examination:
         self.cuts: list[dict[str, Any]] = []
         self.not_seen: list[str] = []
         self._runs = 0
-        self._chain = Chain(bench.place())
-        later = found.between[1:] or found.between  # with a checkpoint before it, where there are several
-        self._first = min(later, key=lambda step: abs(2 * step - found.steps))
+        place, self._full_disk = bench.full_disk(found.middle)
+        self._chain = Chain(place)
         self._asynchronous = [save for save in found.saves if isinstance(save, AsyncSaved)]
         self._removes = any(trace.of(DirectoryRemoved) for trace in bench.straight.traces)
 
@@ -148,7 +147,7 @@ class Examination:
             self.not_seen.append(str(cut))
             return
         chain = self._chain
-        after = self._first if not chain.cuts and cut.phase != "removal" else 1
+        after = self.ground.middle if not chain.cuts and cut.phase != "removal" else 1
         run, traces, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after))
         places = Places(run.records.parent)
         if not places.struck.exists():
@@ -183,7 +182,10 @@ class Examination:
         """Start the script in the chain's place; its run, and the step from which it began."""
         chain, steps = self._chain, self.ground.steps
         limit = self.bench.subject.stop_after
-        run = self.bench.run(chain.place, stop_after=None if limit is None else limit - chain.enough, fault=fault)
+        if fault is not None and fault.harm == "full disk":
+            run = self._full_disk
+        else:
+            run = self.bench.run(chain.place, stop_after=None if limit is None else limit - chain.enough, fault=fault)
         self._runs += 1
         traces = merge(run)
         if run.hung:

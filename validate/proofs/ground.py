@@ -21,6 +21,11 @@ class Ground:
         """The steps after which it saves, but for the last one."""
         return sorted({step for save in self.saves if 0 < (step := save.when.step or 0) < self.steps})
 
+    @property
+    def middle(self) -> int:
+        """The step of the save nearest the middle, of those with another before them if there are such."""
+        return min(self.between[1:] or self.between, key=lambda step: abs(2 * step - self.steps))
+
 
 def ground(bench: Bench) -> Ground:
     """Raises CannotProve for a script that does not come to its end, takes no step, or saves only after the last."""
