@@ -48,6 +48,7 @@ def test_the_versions_agree() -> None:
         re.search(r'version: "([\d.]+)"', (SKILL / "SKILL.md").read_text()),
         re.search(r'^version = "([\d.]+)"', (SKILL / "pyproject.toml").read_text(), re.MULTILINE),
         re.search(r"^## ([\d.]+)", (SKILL / "CHANGELOG.md").read_text(), re.MULTILINE),
+        re.search(r'"version": "([\d.]+)"', (SKILL / ".claude-plugin" / "marketplace.json").read_text()),
     }
     assert len({match and match[1] for match in versions}) == 1
 
@@ -86,7 +87,9 @@ def test_every_clause_of_the_contract_that_a_rule_guards_is_in_the_skill() -> No
     assert {int(n) for n in re.findall(r"\d+", said)} == guarded
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, SKILL / "AGENTS.md", SKILL / "recipes" / "README.md"], ids=lambda path: str(path.name)
+)
 def test_every_path_that_a_document_links_to_exists(document: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
         assert (SKILL / target).exists(), target
