@@ -206,8 +206,11 @@ class DeviceSet(Event):
 class AcceleratorUsed(Event):
     """Something was put on the accelerator (`.cuda()`, `.to("cuda")`, `device="cuda:1"`), which initialises it.
 
-    From then on a mesh no longer sets the device. Emitted by the reader only.
+    From then on a mesh no longer sets the device. `module`: where that is a module, with all its parameters. Emitted by
+    the reader only.
     """
+
+    module: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

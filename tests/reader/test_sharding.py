@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
+    AcceleratorUsed,
     Compiled,
     DeepCopied,
     EntryRegistered,
@@ -332,3 +333,17 @@ def test_meshes_are_known_by_what_they_were_sliced_from() -> None:
         (None, False, True),
         (None, False, False),
     ]
+
+
+def test_what_is_put_on_the_accelerator_is_known_where_it_is_a_module() -> None:
+    text = """
+        model, x = Net(), torch.ones(2, 8)
+        x.cuda()
+        model.cuda()
+        model.to(torch.device("cuda", 0))
+        model.to("cpu")
+        model.to_empty(device="cuda")
+        torch.ones(2, device="cuda")
+    """
+    names = [used.module and used.module.name for used in program(text, IMPORTS + MODEL).of(AcceleratorUsed)]
+    assert names == [None, "model", "model", "model", None]

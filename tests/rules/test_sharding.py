@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
+    AcceleratorUsed,
     ActivationsCheckpointed,
     Backward,
     Choice,
     CollectiveCalled,
+    Compiled,
     DeepCopied,
     Escaped,
     ForwardEntered,
+    Location,
+    Materialised,
     MeshCreated,
     ModuleBuilt,
     OptimizerBuilt,
@@ -284,3 +288,61 @@ def test_two_meshes_that_overlap() -> None:
 )
 def test_meshes_that_fit_or_are_not_known(steps: tuple[Step, ...]) -> None:
     assert [f for f in found(*steps) if f[0] == "FS215"] == []
+
+
+COMPILED = does(Compiled, module=MODEL, wrapped=True)
+
+
+def test_a_sharded_model_is_compiled_as_a_whole() -> None:
+    assert found(BLOCK_BY_BLOCK, ROOT, COMPILED) == [("FS213", 3)]
+    assert found(BLOCK_BY_BLOCK, ROOT, does(Compiled, module=MODEL, wrapped=False, branch=Choice(1, True))) == [
+        ("FS213", 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (COMPILED, BLOCK_BY_BLOCK, ROOT),
+        (does(Sharded, module=MODEL), COMPILED),
+        (BLOCK_BY_BLOCK, COMPILED, ROOT),
+        (BLOCK_BY_BLOCK, ROOT, does(Compiled, module=BLOCKS, wrapped=False)),
+        (BLOCK_BY_BLOCK, ROOT, does(Compiled, module=OTHER, wrapped=True)),
+        (BLOCK_BY_BLOCK, does(Sharded, module=MODEL, branch=Choice(1, True)), COMPILED),
+    ],
+)
+def test_blocks_are_compiled_or_what_is_not_sharded(steps: tuple[Step, ...]) -> None:
+    assert [f for f in found(*steps) if f[0] == "FS213"] == []
+
+
+MOVED = does(AcceleratorUsed, module=MODEL)
+
+
+def test_a_model_is_on_each_gpu_before_it_is_sharded() -> None:
+    assert found(MOVED, BLOCK_BY_BLOCK, ROOT) == [("FS218", 1)]
+    (finding,) = judge([trace(MOVED, BLOCK_BY_BLOCK, ROOT)])
+    assert "Leave it where it was built" in finding.message
+    emptied = (
+        does(AcceleratorUsed, module=MODEL, at=Location("a.py", 9)),
+        does(Materialised, module=MODEL, at=Location("a.py", 9)),
+    )
+    (finding,) = judge([trace(*emptied, BLOCK_BY_BLOCK, ROOT)])
+    assert "meta device" in finding.message
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (does(AcceleratorUsed), BLOCK_BY_BLOCK, ROOT),
+        (BLOCK_BY_BLOCK, MOVED, ROOT),
+        (BLOCK_BY_BLOCK, ROOT, MOVED),
+        (MOVED, BLOCK_BY_BLOCK, does(Sharded, module=MODEL)),
+        (does(AcceleratorUsed, module=BLOCKS), does(Sharded, module=BLOCKS, blocks=True), ROOT),
+        (does(AcceleratorUsed, module=OTHER), BLOCK_BY_BLOCK, ROOT),
+        (MOVED, does(Escaped, of=MODEL), BLOCK_BY_BLOCK, ROOT),
+        (does(AcceleratorUsed, module=MODEL, only="rank == 0"), BLOCK_BY_BLOCK, ROOT),
+        (does(AcceleratorUsed, module=MODEL, branch=Choice(1, True)), BLOCK_BY_BLOCK, ROOT),
+    ],
+)
+def test_parts_are_moved_or_nothing_is_before_it_is_sharded(steps: tuple[Step, ...]) -> None:
+    assert [f for f in found(*steps) if f[0] == "FS218"] == []

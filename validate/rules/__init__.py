@@ -32,6 +32,8 @@ from .initialisation import (
 from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
 from .layout import (
     AttachedAfterSharding,
+    CompiledWholeAfterSharding,
+    FullModelBeforeSharding,
     MeshesFromDifferentRoots,
     ShardedModelDeepCopied,
     TensorParallelAfterSharding,
@@ -96,10 +98,12 @@ RULES: tuple[Rule, ...] = (
     ContainerSharded(),
     TensorParallelAfterSharding(),
     WrapperApiOnSharded(),
+    CompiledWholeAfterSharding(),
     CheckpointWrapperAfterSharding(),
     MeshesFromDifferentRoots(),
     IgnoredParamsNotReduced(),
     ShardedModelDeepCopied(),
+    FullModelBeforeSharding(),
     MetaNeverMaterialised(),
     MaterialisedNeverInitialised(),
     BuffersLeftUninitialised(),

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Attached, DeepCopied, MeshCreated, OptimizerBuilt, Parallelised, Sharded, WrapperApiUsed
+from ..events import (
+    AcceleratorUsed,
+    Attached,
+    Compiled,
+    DeepCopied,
+    Materialised,
+    MeshCreated,
+    OptimizerBuilt,
+    Parallelised,
+    Sharded,
+    WrapperApiUsed,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import READER, Rule
@@ -163,3 +174,57 @@ class ShardedModelDeepCopied(Rule):
                 "of its parameters as a dictionary of tensors."
             )
             yield self.finding(copied, message, (sharded, "sharded here, earlier"))
+
+
+class CompiledWholeAfterSharding(Rule):
+    """What `fully_shard` runs around the forward of each group cannot be compiled: the graph is cut there."""
+
+    code = "FS213"
+    name = "compiled-whole-after-sharding"
+    severity = Severity.WARN
+    clause = 2
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for compiled in trace.of(Compiled):
+            module = compiled.module
+            before = [s for s in trace.before(compiled, Sharded) if implied(s, compiled)]
+            whole = next((s for s in before if s.module == module), None)
+            if whole is None or not any(trace.inside(s.module, module) for s in before):
+                continue
+            message = (
+                f"`{module.name}` is compiled as a whole after it was sharded group by group: the graph is cut at the "
+                "hooks of each group (fullgraph=True raises), so that nothing is compiled across them. Compile each "
+                "block in place (block.compile()) before fully_shard, and leave the root alone."
+            )
+            yield self.finding(compiled, message, (whole, "sharded here, earlier"))
+
+
+class FullModelBeforeSharding(Rule):
+    """Sharding is for models that one GPU cannot hold; on the way there each has to hold all of it."""
+
+    code = "FS218"
+    name = "full-model-before-sharding"
+    severity = Severity.WARN
+    clause = 3
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for moved in trace.of(AcceleratorUsed):
+            module = moved.module
+            if module is None or trace.escaped(module) or moved.when.only is not None:
+                continue
+            if any(trace.related(s.module, module) for s in trace.before(moved, Sharded)):
+                continue
+            later = [s for s in trace.after(moved, Sharded) if implied(moved, s)]
+            sharded = next((s for s in later if s.module == module and s.blocks is True), None)
+            if sharded is None or any(trace.inside(module, s.module) for s in later):
+                continue  # a small model, or a part of one, as when parts are moved and sharded in turns
+            emptied = any(m.at == moved.at for m in trace.of(Materialised))
+            advice = "Shard it on the meta device, then call to_empty" if emptied else "Leave it where it was built"
+            message = (
+                f"all of `{module.name}` is put on the GPU before fully_shard: for a moment each GPU holds the whole "
+                f"model, which is what sharding is to avoid. {advice}: fully_shard moves one group after the other, "
+                "and keeps this rank's part."
+            )
+            yield self.finding(moved, message, (sharded, "sharded here, later"))

@@ -134,13 +134,15 @@ def device_name(call: Call, value: Value | None, position: int | None = None) ->
     return start.value if isinstance(start, ast.Constant) and isinstance(start.value, str) else None
 
 
-def uses_accelerator(call: Call, method: str = "") -> None:
+def uses_accelerator(call: Call, method: str = "", receiver: Value | None = None) -> None:
     """A call that puts something on the accelerator: `.cuda()`, `.to("cuda")`, `device="cuda"`."""
+    walk = call.walk
     named = device_name(call, call.kwargs.get("device"))
     if method == "to" and call.args:
         named = device_name(call, call.args[0], 0)
     if method in ("cuda", "xpu") or (named is not None and named.partition(":")[0] in ("cuda", "xpu", "npu")):
-        call.walk.emit(AcceleratorUsed, call.node)
+        moved = receiver if isinstance(receiver, Obj) and walk.what(receiver) is What.MODULE else None
+        walk.emit(AcceleratorUsed, call.node, module=walk.ref(moved) if moved is not None else None)
 
 
 @api("torch.cuda.device")

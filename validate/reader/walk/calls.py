@@ -156,7 +156,7 @@ def _told_apart(walk: Walk, node: ast.AST, called: list[tuple[Path, Value]]) -> 
 def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     receiver = callee.receiver
     if callee.name in ("to", "cuda", "xpu", "to_empty"):
-        _uses_accelerator(call, callee.name)
+        _uses_accelerator(call, callee.name, receiver)
     if isinstance(receiver, Super):
         if callee.name == "__init__" and isinstance(receiver.receiver, Obj):
             return NONE
@@ -216,10 +216,10 @@ _LEAVE_VALUES = (
 )
 
 
-def _uses_accelerator(call: Call, method: str = "") -> None:
+def _uses_accelerator(call: Call, method: str = "", receiver: Value | None = None) -> None:
     from ..torch_api.launch import uses_accelerator
 
-    uses_accelerator(call, method)
+    uses_accelerator(call, method, receiver)
 
 
 _SAME_TENSORS = {"detach", "clone", "cpu", "cuda", "to", "contiguous", "float", "numpy", "__iter__", "values", "keys"}
