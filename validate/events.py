@@ -624,10 +624,13 @@ class SchedulerStepped(Event):
 class Backward(Event):
     """`loss.backward()`.
 
-    `of`: values that the program had reduced over the ranks in place, and the loss is, or was scaled from.
+    `of`: values that the program had reduced over the ranks in place, and the loss is, or was scaled from. `averaged`:
+    the loss is a mean, as torch's loss functions give it, and nothing scales it or its gradients; None where that is
+    not known. A run does not show what is done to gradients later.
     """
 
     of: tuple[Ref, ...] = ()
+    averaged: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -653,6 +656,13 @@ class GradientSyncSet(Event):
 
     module: Ref
     on: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceSet(Event):
+    """`module.set_requires_all_reduce(...)` or `module.set_is_last_backward(...)`."""
+
+    module: Ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

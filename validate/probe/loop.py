@@ -29,6 +29,8 @@ from .reductions import Reductions
 from .sharding import Forwards
 from .states import scheduler_classes
 
+_MEAN = 1  # what torch calls the mean in the nodes of its graph
+
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     """All parameters that an optimizer was given."""
@@ -101,7 +103,7 @@ def install(
         forwards.forget_call()
         passes.trained()
         losses = call.args[0] if call.args else call["tensors"]
-        observer.emit(Backward, call.frame, of=reduced.before(losses))
+        observer.emit(Backward, call.frame, of=reduced.before(losses), averaged=_averaged(losses))
         meter.backward(losses)
         yield
 
@@ -170,6 +172,15 @@ def install(
     observer.wrap([nn.Module], "zero_grad", cleared)
     register_optimizer_step_pre_hook(before_step)
     register_optimizer_step_post_hook(after_step)
+
+
+def _averaged(loss: Any) -> bool | None:
+    """Whether a loss is a mean and nothing else; None where it was made in another way."""
+    made_by = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+    name = type(made_by).__name__
+    if name in ("NllLossBackward0", "MseLossBackward0"):
+        return getattr(made_by, "_saved_reduction", None) == _MEAN or None
+    return name == "MeanBackward0" or None
 
 
 def _mixed(parameters: list[torch.Tensor]) -> bool:

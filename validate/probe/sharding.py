@@ -31,6 +31,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..events import (
     ActivationsCheckpointed,
+    AllReduceSet,
     Cast,
     Compiled,
     EntryRegistered,
@@ -181,6 +182,10 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
         observer.emit(GradientSyncSet, call.frame, module=module, on=on if isinstance(on, bool) else None)
         yield
 
+    def all_reduce_set(call: Call) -> Handler:
+        observer.emit(AllReduceSet, call.frame, module=modules.ref(call.args[0], call.frame))
+        yield
+
     def gathered(call: Call) -> Handler:
         observer.emit(Unsharded, call.frame, module=modules.ref(call.args[0], call.frame))
         yield
@@ -193,6 +198,8 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     observer.wrap(spaces, "fully_shard", sharded)
     observer.wrap(spaces, "register_fsdp_forward_method", registered)
     observer.wrap([FSDPModule], "set_requires_gradient_sync", sync_set)
+    observer.wrap([FSDPModule], "set_requires_all_reduce", all_reduce_set)
+    observer.wrap([FSDPModule], "set_is_last_backward", all_reduce_set)
     observer.wrap([FSDPModule], "unshard", gathered)
     observer.wrap([parallel, parallel.api], "parallelize_module", parallelised)
     observer.wrap([FSDPModule], "reshard", resharded)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ..events import Location
 from ..findings import Finding
 from ..trace import Trace
+from .accumulation import AccumulationNotDivided, AllReduceEachMicroBatch
 from .applying import AssignedOverShards, FullStateWithoutBroadcast, LenientLoadUnchecked
 from .asynchronous import (
     AsyncSaveNotAwaited,
@@ -120,7 +121,9 @@ RULES: tuple[Rule, ...] = (
     ClippingByLocalNorm(),
     ClippingOverMixedMeshes(),
     LossReducedBeforeBackward(),
+    AccumulationNotDivided(),
     ReductionInLowPrecision(),
+    AllReduceEachMicroBatch(),
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),

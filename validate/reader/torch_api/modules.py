@@ -41,6 +41,7 @@ from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
 from ..walk.structure import attach, children, descendants
 from .applied import flag, of_given
+from .losses import is_mean
 from .table import anything, api, method
 
 
@@ -112,6 +113,8 @@ def _library_module(call: Call) -> Value:
     module = new_module(call, name)
     if _drops(call, name.rpartition(".")[2]):
         call.walk.establish(module, "drops")
+    if name.endswith("Loss") and is_mean(call):
+        call.walk.establish(module, "means")
     for value in call.everything():
         for _, v in members(value):
             if isinstance(v, Obj) and call.walk.what(v) is What.MODULE:

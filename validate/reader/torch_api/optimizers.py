@@ -23,6 +23,7 @@ from ..walk.core import Walk, owners
 from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from ..walk.reduced import reduced_before
+from .losses import averaged
 from .table import anything, api, method
 
 _OPTIMIZERS = (
@@ -221,7 +222,8 @@ def _backward(call: Call, receiver: Value) -> Value | None:
         func, ast.Attribute
     ):
         return None
-    call.walk.emit(Backward, call.node, of=reduced_before(call.walk, receiver))
+    walk = call.walk
+    walk.emit(Backward, call.node, of=reduced_before(walk, receiver), averaged=averaged(walk, receiver))
     return NONE
 
 

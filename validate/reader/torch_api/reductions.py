@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..values import NONE, Obj, Part, Tensors, Value, members
+from ..values import NONE, Obj, Part, Tensors, Value, What, members
 from ..walk.calls import Call, call_library
 from ..walk.parts import part_in, read_part, reduced_part, scaled
 from .table import anything, api
@@ -18,7 +18,12 @@ def _reduced(call: Call, receiver: Value) -> Value | None:
     how = call.node.func.attr if isinstance(call.node, ast.Call) and isinstance(call.node.func, ast.Attribute) else ""
     if _OVER_DIMS & set(call.kwargs) or (call.args and how != "norm") or len(call.args) > 1:
         return None
-    return reduced_part(call.walk, receiver, how)
+    made = reduced_part(call.walk, receiver, how)
+    if made is None and how == "mean" and isinstance(receiver, Obj) and call.walk.what(receiver) is What.OPAQUE:
+        mean = call.walk.unknown()
+        call.walk.establish(mean, "mean")
+        return mean
+    return made
 
 
 @anything("pow", "square", "abs", "double", "neg")
@@ -72,6 +77,8 @@ def _made_of(call: Call) -> Value:
 
 @anything("mul_", "div_")
 def _in_place(call: Call, receiver: Value) -> Value | None:
+    if isinstance(receiver, Obj):
+        call.walk.establish(receiver, "scaled")
     if not isinstance(receiver, Tensors) or not call.args:
         return None
     scaled(call.walk, receiver, call.args[0], call.node)

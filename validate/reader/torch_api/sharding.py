@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...events import (
+    AllReduceSet,
     EntryRegistered,
     GradientsClipped,
     GradientSyncSet,
@@ -191,6 +192,13 @@ def _sync(call: Call, receiver: Value) -> Value | None:
     for module in as_modules(walk, receiver):
         value = single(on)
         walk.emit(GradientSyncSet, call.node, module=walk.ref(module), on=value if isinstance(value, bool) else None)
+    return NONE
+
+
+@anything("set_requires_all_reduce", "set_is_last_backward")
+def _all_reduce(call: Call, receiver: Value) -> Value | None:
+    for module in as_modules(call.walk, receiver):
+        call.walk.emit(AllReduceSet, call.node, module=call.walk.ref(module))
     return NONE
 
 

@@ -273,7 +273,10 @@ def enter_forward(call: Call, module: Obj) -> Value:
             unset=contents.unset(walk, module),
             alike=beginnings.alike(walk, module),
         )
-    return walk_forward(call, module, "forward")
+    made = walk_forward(call, module, "forward")
+    if walk.fact(module, "means") and isinstance(made, Obj):
+        walk.establish(made, "mean")
+    return made
 
 
 def bypass_forward(call: Call, module: Obj, name: str) -> None:

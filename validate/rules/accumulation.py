@@ -1,0 +1,92 @@
+"""FS4: gradients that are added up over several micro-batches before a step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..events import (
+    AllReduceSet,
+    Backward,
+    ForwardEntered,
+    GradientsCleared,
+    GradientSyncSet,
+    MeshCreated,
+    Sharded,
+    Stepped,
+)
+from ..findings import Finding, Severity
+from ..trace import Trace
+from .base import Rule
+
+_REPLICATE = re.compile(r"repl|ddp|inter|outer|node", re.IGNORECASE)
+
+
+def accumulated(trace: Trace) -> Iterator[tuple[Backward, ForwardEntered]]:
+    """Each backward that adds to the gradients of an earlier one at the same place, and the forward before it.
+
+    Between the two the sharded model is called again, and no way that leads to the second comes by a step or by the
+    clearing of gradients.
+    """
+    for second in trace.of(Backward):
+        first = next((b for b in reversed(list(trace.before(second, Backward))) if b.at == second.at), None)
+        if first is None:
+            continue
+        taken = {*first.when.path, *second.when.path}
+        if any(taken.issuperset(e.when.path) for e in trace.between(first, second, Stepped, GradientsCleared)):
+            continue
+        again = (f for f in trace.between(first, second, ForwardEntered) if f.sharded)
+        entered = next((f for f in again if any(e.at == f.at for e in trace.before(first, ForwardEntered))), None)
+        if entered is not None and any(trace.after(second, Stepped)):
+            yield second, entered
+
+
+class AccumulationNotDivided(Rule):
+    """Gradients of micro-batches add up: of means they make as many times the mean as there are micro-batches."""
+
+    code = "FS411"
+    name = "accumulation-not-divided"
+    severity = Severity.WARN
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for backward, entered in accumulated(trace):
+            if backward.averaged is not True or trace.escaped(entered.module):
+                continue
+            stepped = next(trace.after(backward, Stepped))
+            message = (
+                "gradients are added up over micro-batches, each loss is the mean over its own, and nothing divides by "
+                "their number: the gradient is as many times too large, and so is its norm, which clipping then cuts. "
+                "Call (loss / accumulation_steps).backward()."
+            )
+            yield self.finding(backward, message, (stepped, "the step"))
+
+
+class AllReduceEachMicroBatch(Rule):
+    """With replicas, each backward reduces gradients over the shards and then over the replicas."""
+
+    code = "FS413"
+    name = "all-reduce-each-micro-batch"
+    severity = Severity.WARN
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if any(trace.of(GradientSyncSet, AllReduceSet)):
+            return
+        alone = {m.mesh for m in trace.of(MeshCreated) if m.shape and m.shape[0] == 1}
+        hybrid = [s for s in trace.of(Sharded) if self._replicates(s) and s.mesh not in alone]
+        for backward, entered in accumulated(trace):
+            sharded = next((s for s in hybrid if trace.related(s.module, entered.module)), None)
+            if sharded is None or trace.escaped(entered.module):
+                continue
+            name = entered.module.name
+            message = (
+                "gradients are added up over micro-batches, and each backward sums them over the replicas anew, across "
+                "the slowest links there are: once a step is enough. Call "
+                f"{name}.set_requires_all_reduce(last) before each backward, where last tells of the last micro-batch."
+            )
+            yield self.finding(backward, message, (sharded, "sharded over replicas here"))
+
+    def _replicates(self, sharded: Sharded) -> bool:
+        dims = sharded.mesh_dims or ()
+        return len(dims) == 2 and _REPLICATE.search(dims[0]) is not None
