@@ -124,7 +124,8 @@ class Examination:
         place, self._full_disk = bench.full_disk(found.middle)
         self._chain = Chain(place)
         self._asynchronous = [save for save in found.saves if isinstance(save, AsyncSaved)]
-        self._removes = any(trace.of(DirectoryRemoved) for trace in bench.straight.traces)
+        removed = [event.target for trace in bench.straight.traces for event in trace.of(DirectoryRemoved)]
+        self._removes = any(bench.straight.below(target) for target in removed)
 
     def figures(self) -> dict[str, Any]:
         """What was seen, for the verdict."""
@@ -181,11 +182,10 @@ class Examination:
     def _go_on(self, fault: Fault | None) -> tuple[Run, tuple[Trace, ...], int]:
         """Start the script in the chain's place; its run, and the step from which it began."""
         chain, steps = self._chain, self.ground.steps
-        limit = self.bench.subject.stop_after
         if fault is not None and fault.harm == "full disk":
             run = self._full_disk
         else:
-            run = self.bench.run(chain.place, stop_after=None if limit is None else limit - chain.enough, fault=fault)
+            run = self.bench.run(chain.place, stop_after=self.bench.left(chain.enough), fault=fault)
         self._runs += 1
         traces = merge(run)
         if run.hung:
@@ -272,7 +272,7 @@ class Examination:
         if not completed(run, traces):
             raise Broken(f"{situation}: {how_it_ended(run)}")
         taken = measured(run)[0][-1].step if measured(run)[0] else 0
-        if began + taken != self.ground.steps:
+        if began + taken != self.ground.steps and self.bench.subject.stop_after is None:
             raise Broken(
                 f"{situation}: it took {plural(taken, 'step')} where {self.ground.steps - began} were left after the "
                 f"checkpoint of step {began}"
