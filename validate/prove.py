@@ -123,6 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prove(proof: Proof, bench: Bench) -> Verdict:
+    bench.progress.proof = proof.name
     try:
         return proof.prove(bench)
     except UserError as error:

@@ -111,8 +111,10 @@ PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         (PREPARED + "dist.destroy_process_group()\n", "neither shards a model nor trains nor saves"),
         (PREPARED + "raise RuntimeError('on purpose')\n", "exits with 1: RuntimeError: on purpose"),
         (PREPARED + "import sys; sys.exit(3)\n", "exits with 3"),
+        (PREPARED + "input('which? ')\n", "asks for input"),
+        ("import torch.distributed as dist\nimport torch\ntorch.cuda.set_device(0)\n", "needs CUDA"),
     ],
-    ids=["no process group", "no save", "nothing at all", "an exception", "an exit code"],
+    ids=["no process group", "no save", "nothing at all", "an exception", "an exit code", "a question", "CUDA"],
 )
 def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(
     validate: Validate, script: str, words: str, tmp_path: Path

@@ -40,6 +40,11 @@ class Places:
         return self.scratch / "records"
 
     @property
+    def sockets(self) -> Path:
+        """Where `multiprocessing` puts what it needs: in a folder of its own, a rank that is killed would leave it."""
+        return self.scratch / "mp"
+
+    @property
     def hung(self) -> Path:
         return self.scratch / "hung"
 
@@ -106,6 +111,7 @@ def prepare(job: Job) -> Places:
     (scratch / "ranks").mkdir(parents=True)
     places.records_folder.mkdir()
     places.agent_folder.mkdir()
+    places.sockets.mkdir()
     settings = Settings(
         script=str(job.script),
         args=job.args,

@@ -72,6 +72,7 @@ def _become(settings: Settings, rank: int) -> NoReturn:
     try:
         die_with_parent()
         _forget_parents()
+        MAIN_PROCESS._config["tempdir"] = str(settings.places.sockets)  # type: ignore[attr-defined]
         _own_streams(settings.places.log(rank))
         os.chdir(settings.cwd)
         stack = os.open(settings.places.stack(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

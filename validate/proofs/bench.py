@@ -20,9 +20,19 @@ from ..probe.whole import WholeState, whole_state
 from ..report import plural
 from ..trace import Trace
 from .base import CannotProve
+from .progress import Progress
 from .topology import Topology
 
 COPY_LIMIT = 256 * 2**20  # bytes of a working directory that are copied without asking for --checkpoint-arg
+WITHOUT_CUDA = (  # what torch raises where it has no CUDA, or there is no GPU
+    "Torch not compiled with CUDA enabled",
+    "module 'torch._C' has no attribute '_cuda_setDevice'",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "no GPUs found",
+    "doesn't have NCCL built in",
+    "No backend type associated with device type cuda",
+)
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "venv", "__pycache__", "node_modules", ".*_cache", "*.distcp", ".metadata"
 )
@@ -72,6 +82,7 @@ class Bench:
         self.subject = subject
         self.thorough = thorough
         self.launcher = launcher
+        self.progress = Progress()
         self._scratch = scratch
         self._places = 0
         self._runs = 0
@@ -123,23 +134,23 @@ class Bench:
         script = topology.script or subject.script
         if place.cwd != subject.cwd and script.is_relative_to(subject.cwd):
             script = place.cwd / script.relative_to(subject.cwd)  # so that what it saves beside itself is copied too
-        return self.launcher.run(
-            Job(
-                script=script,
-                args=(*subject.args, *checkpoints, *topology.args, *args),
-                nproc=topology.nproc,
-                cwd=place.cwd,
-                scratch=scratch,
-                deadline=subject.timeout,
-                probe=Probe(
-                    figures=True,
-                    stop_after=stop_after or subject.stop_after,
-                    whole_after=whole_after,
-                    without_dropout=subject.without_dropout,
-                    fault=fault,
-                ),
-            )
+        job = Job(
+            script=script,
+            args=(*subject.args, *checkpoints, *topology.args, *args),
+            nproc=topology.nproc,
+            cwd=place.cwd,
+            scratch=scratch,
+            deadline=subject.timeout,
+            probe=Probe(
+                figures=True,
+                stop_after=stop_after or subject.stop_after,
+                whole_after=whole_after,
+                without_dropout=subject.without_dropout,
+                fault=fault,
+            ),
         )
+        with self.progress.run(fault):
+            return self.launcher.run(job)
 
     def left(self, saved: int) -> int | None:
         """After how many steps a run ends that continues after step `saved`, where runs are ended at all."""
@@ -160,14 +171,17 @@ class Bench:
             self._full_disks[after] = place, run
         return self._full_disks[after]
 
-    @functools.cached_property
+    @property
     def straight(self) -> Straight:
-        """The uninterrupted run, which all proofs start from. Raises UserError when it is not a distributed program."""
+        """The uninterrupted run, which all proofs start from. Raises UserError for one that can show nothing here."""
+        self._straight.check()
+        return self._straight
+
+    @functools.cached_property
+    def _straight(self) -> Straight:
         place = self.place()
         run = self.run(place)
-        straight = Straight(place, run, merge(run))
-        straight.check()
-        return straight
+        return Straight(place, run, merge(run))
 
     @functools.cached_property
     def stopped(self) -> Stopped:
@@ -284,11 +298,24 @@ class Straight:
         return saves
 
     def check(self) -> None:
-        """Raise UserError for a script that is no distributed program."""
+        """Raise UserError for a script that is no distributed program, or needs what is not here."""
         events = [e for trace in self.traces for e in trace.events]
+        script = self.run.job.script.name
+        for end in self.run.ends:
+            error = end.error or ""
+            if any(words in error for words in WITHOUT_CUDA):
+                raise UserError(
+                    f"{script} needs CUDA, which is not here: {how_it_ended(self.run)}; expected a script that runs on "
+                    "CPUs and gloo where there is no GPU, or a machine with GPUs"
+                )
+            if error.startswith("EOFError: EOF when reading a line"):
+                raise UserError(
+                    f"{script} asks for input: {how_it_ended(self.run)}; expected a script that runs by itself, for "
+                    "stdin is empty here as under torchrun"
+                )
         if self.completed and not any(isinstance(e, GroupInitialised | MeshCreated) for e in events):
             raise UserError(
-                f"{self.run.job.script.name} never initialises a process group; expected a script for torchrun "
+                f"{script} never initialises a process group; expected a script for torchrun "
                 "that calls torch.distributed.init_process_group"
             )
 
@@ -363,7 +390,14 @@ def describe_hang(run: Run, traces: tuple[Trace, ...]) -> str:
         waiting: Event | None = next((e for e in reversed(trace.events) if not e.when.finished), None)
         where = f"in {type(waiting).__name__} at {waiting.at}" if waiting else "outside any call that the probe watches"
         parts.append(f"rank {end.rank} was {where}")
-    return f"still running after {run.job.deadline:g} s: " + "; ".join(parts)
+    steps = min((trace_steps(trace) for trace in traces), default=0)
+    slow = f" (after {plural(steps, 'optimizer step')}: if it was training on, try --stop-after)" if steps else ""
+    return f"still running after {run.job.deadline:g} s: {'; '.join(parts)}{slow}"
+
+
+def trace_steps(trace: Trace) -> int:
+    """How many optimizer steps a rank had done when the last event was seen."""
+    return max((event.when.step or 0 for event in trace.events), default=0)
 
 
 def _copy_tree(source: Path, destination: Path) -> None:
