@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 # Where torch keeps a thing -> the public name that the tables in `torch_api` use. Longest match first.
@@ -22,6 +23,7 @@ _MOVED = {
     "torch.optim.optimizer": "torch.optim",
     "torchdata.stateful_dataloader.stateful_dataloader": "torchdata.stateful_dataloader",
 }
+_LONGEST_FIRST = sorted(_MOVED, key=len, reverse=True)
 _PATTERNS = (
     (re.compile(r"^torch\.nn\.modules\.\w+\.([A-Z]\w*)"), r"torch.nn.\1"),
     (re.compile(r"^torch\.optim\.(?!lr_scheduler|swa_utils)\w+\.([A-Z]\w*)"), r"torch.optim.\1"),
@@ -31,6 +33,7 @@ _PATTERNS = (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """The public name of something of a library, from any dotted name that leads to it."""
     if not name.startswith("torch"):
@@ -38,7 +41,7 @@ def canonical(name: str) -> str:
     for pattern, replacement in _PATTERNS:
         if pattern.match(name):
             return pattern.sub(replacement, name)
-    for old in sorted(_MOVED, key=len, reverse=True):
+    for old in _LONGEST_FIRST:
         if name.startswith(old + "."):
             return _MOVED[old] + name[len(old) :]
     return name

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from ..events import Exited
 from ..trace import Trace
 from . import torch_api
+from .nodes import nodes
 from .source import Project, SourceFile
 from .values import Bound, Class, Function, Obj, Value
 from .walk import Exhausted, Stop, Walk
@@ -61,7 +62,7 @@ def _unreached(walk: Walk, file: SourceFile, scope: int) -> Iterator[list[Trace]
     """The functions that were not walked, those first that no other one mentions."""
     mentioned = {
         n.attr if isinstance(n, ast.Attribute) else n.id
-        for n in ast.walk(file.tree)
+        for n in nodes(file.tree)
         if isinstance(n, ast.Attribute) or (isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
     }
     top = [n for n in file.tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]

@@ -51,6 +51,7 @@ def _text(path: Path, name: str) -> str:
     return decode(name, content)
 
 
+@functools.lru_cache(maxsize=512)  # what is linted itself may be imported by another
 def _parse(text: str, name: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file is not our business
@@ -143,12 +144,19 @@ class Project:
 
     @staticmethod
     def _look(folder: Path, parts: list[str]) -> Path | None:
-        path = folder.joinpath(*parts)
-        if parts and (file := path.with_name(path.name + ".py")).is_file() and not (path / "__init__.py").is_file():
-            return file
-        if (path / "__init__.py").is_file():
-            return path / "__init__.py"
-        return path if path.is_dir() and any(path.glob("*.py")) else None
+        # Of texts: to make a Path takes longer than to ask whether there is one, and most of these there are not.
+        path = os.path.join(folder, *parts)  # noqa: PTH118
+        if os.path.isfile(package := os.path.join(path, "__init__.py")):  # noqa: PTH113, PTH118
+            return Path(package)
+        if parts and os.path.isfile(path + ".py"):  # noqa: PTH113
+            return Path(path + ".py")
+        return Path(path) if os.path.isdir(path) and any(Path(path).glob("*.py")) else None  # noqa: PTH112
+
+
+@functools.lru_cache(maxsize=4096)
+def real(path: Path) -> str:
+    """The path without symbolic links: the same for the same file."""
+    return os.path.realpath(path)
 
 
 @functools.lru_cache(maxsize=512)

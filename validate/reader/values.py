@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .source import SourceFile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One side taken of a condition that could not be evaluated.
 
@@ -29,8 +29,17 @@ class Step:
 
     condition: int
     taken: bool
-    ranks: str | None = field(default=None, compare=False)
-    question: Question | None = field(default=None, compare=False)
+    ranks: str | None = None
+    question: Question | None = None
+
+    # Paths are compared and looked through all the time; what a dataclass does to compare two fields takes far longer.
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Step) and self.condition == other.condition and self.taken is other.taken
+        )
+
+    def __hash__(self) -> int:
+        return self.condition * 2 + self.taken
 
 
 Path = tuple[Step, ...]
@@ -60,7 +69,7 @@ class Const(Value):
 NONE = Const(None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sym(Value):
     """The result of a computation that could not be carried out; those of equal `key` are equal.
 
@@ -70,6 +79,14 @@ class Sym(Value):
     key: int
     rank: bool = False
     flip: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Sym) and self.key == other.key and self.rank is other.rank and self.flip is other.flip
+        )
+
+    def __hash__(self) -> int:
+        return self.key * 4 + self.rank * 2 + self.flip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +149,7 @@ class What(enum.Enum):
     OPTIONS = "options"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Obj(Value):
     """An object with an identity.
 
@@ -141,11 +158,17 @@ class Obj(Value):
     """
 
     id: int
-    what: What = field(compare=False)
-    cls: Value | None = field(default=None, compare=False)
-    many: bool = field(default=False, compare=False)
-    parent: tuple[Obj, str] | None = field(default=None, compare=False)
-    data: StateData | OptionsData | Precision | str | None = field(default=None, compare=False)
+    what: What
+    cls: Value | None = None
+    many: bool = False
+    parent: tuple[Obj, str] | None = None
+    data: StateData | OptionsData | Precision | str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Obj) and self.id == other.id)
+
+    def __hash__(self) -> int:
+        return self.id
 
     def found_in(self) -> Iterator[Obj]:
         """The object, what it was found in, what that was found in, and so on."""
@@ -275,12 +298,16 @@ _UNION_LIMIT = 12
 
 def union(members: Sequence[tuple[Path, Value]]) -> Value:
     """The value that is one of `members`. Raises nothing; more than a dozen are cut off."""
+    if len(members) == 1 and not isinstance(members[0][1], Union):
+        return members[0][1]
     merged: dict[Value, Path] = {}
     for guard, value in members:
-        inner = value.members if isinstance(value, Union) else (((), value),)
+        if not isinstance(value, Union):
+            merged[value] = _either(merged[value], guard) if value in merged else guard
+            continue
         taken = frozenset(guard)
-        for within, single in inner:
-            path = guard + tuple(step for step in within if step not in taken)
+        for within, single in value.members:
+            path = guard + tuple(step for step in within if step not in taken) if guard else within
             merged[single] = _either(merged[single], path) if single in merged else path
     if len(merged) == 1:
         return next(iter(merged))
@@ -294,6 +321,8 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
 
 
 def _either(one: Path, other: Path) -> Path:
+    if not one or not other:
+        return ()
     shared = frozenset(other)  # in a long function a path has hundreds of steps
     return tuple(step for step in one if step in shared)
 

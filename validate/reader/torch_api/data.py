@@ -6,6 +6,7 @@ import ast
 import re
 
 from ...events import EpochSet, LoaderBuilt, SamplerBuilt, Seeded
+from ..nodes import nodes
 from ..values import NONE, Class, Const, External, Obj, Value, What, members
 from ..walk.beginnings import seeded
 from ..walk.calls import Call, callbacks
@@ -141,7 +142,7 @@ def _whole_of(dataset: Obj) -> Obj:
 
 def _identifiers(node: ast.AST) -> set[str]:
     found = set[str]()
-    for part in ast.walk(node):
+    for part in nodes(node):
         if isinstance(part, ast.Name):
             found.add(part.id)
         elif isinstance(part, ast.Attribute):

@@ -19,6 +19,7 @@ from ...events import (
     Ref,
     SignalHandled,
 )
+from ..nodes import nodes
 from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, members, single
 from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
@@ -85,7 +86,7 @@ def _init(call: Call) -> Value:
 def _imports_ray(tree: ast.Module) -> bool:
     """Whether Ray starts the processes of a file: each of its workers sees the devices only that are its own."""
     return any(
-        isinstance(node, ast.Import) and any(alias.name == "ray" for alias in node.names) for node in ast.walk(tree)
+        isinstance(node, ast.Import) and any(alias.name == "ray" for alias in node.names) for node in nodes(tree)
     )
 
 
@@ -210,7 +211,7 @@ def _is_test(walk: Walk) -> bool:
 @functools.lru_cache(maxsize=512)
 def _asks_for_ranks(tree: ast.Module) -> bool:
     """Whether a file compares its number of ranks with something, or starts the ranks itself."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare) and _NUMBER_OF_RANKS.search(ast.unparse(node)):
             return True
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("spawn", "start_processes"):

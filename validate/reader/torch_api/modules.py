@@ -275,7 +275,7 @@ def _inner(call: Call, module: Obj, found: list[Obj], complete: bool, name: str)
         return [known]
     each = Obj(walk.fresh(), What.OPAQUE, None, True, (module, f"{name}()[*]"))
     walk.labels[each.id] = (module.id, f".{name}()[*]")
-    walk.holders.setdefault(each.id, set()).add(module.id)
+    walk.put_into(module.id, each.id)
     walk.store.set((module.id, f"%{name}"), each)
     return [each]
 

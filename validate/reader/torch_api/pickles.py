@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 
+from ..nodes import nodes
 from ..values import External, Obj
 from ..walk.calls import Call
 
@@ -25,7 +26,7 @@ def foreign(call: Call) -> bool | None:
 
 @functools.lru_cache(maxsize=512)
 def _writes(tree: ast.Module) -> bool:
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes(tree) if isinstance(node, ast.Call))
     return any(
         (isinstance(f, ast.Attribute) and f.attr == "save" and not ast.unparse(f.value).lower().endswith(_OF_DCP))
         or (isinstance(f, ast.Name) and "save" in f.id)

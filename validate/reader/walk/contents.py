@@ -30,8 +30,9 @@ def is_tensor(value: Value) -> bool:
 
 def empty(walk: Walk, module: Obj, fact: str = "emptied") -> None:
     """What was in the module is gone by `to_empty`, or (`meta`) was never there."""
+    _, inside = walk.around(module)
     for m in list(walk.modules.values()):
-        if m.id == module.id or walk.holds(module, m.id):
+        if m.id == module.id or m.id in inside:
             for obj in (m, *_own(walk, m)):
                 for name in ("%filled", "%loaded"):
                     if walk.store.get((obj.id, name)) is not None:
@@ -88,6 +89,8 @@ def on_meta(walk: Walk, module: Obj) -> bool:
 
 def unset(walk: Walk, module: Obj) -> Unset | None:
     """What in the module still holds what `to_empty` left there; None where that is nothing, or not known."""
+    if not walk.having("emptied"):
+        return None
     around = list(relatives(walk, module))
     if not any(walk.fact(m, "emptied") for m in around) or any(walk.fact(m, "elsewhere") for m in around):
         return None
@@ -130,8 +133,9 @@ def _collect(
 
 def relatives(walk: Walk, module: Obj) -> Iterator[Obj]:
     """The module, those that hold it, those in it, and the tensors that these own."""
+    outside, inside = walk.around(module)
     for m in list(walk.modules.values()):
-        if m.id == module.id or walk.holds(m, module.id) or walk.holds(module, m.id):
+        if m.id == module.id or m.id in outside or m.id in inside:
             yield m
             yield from _own(walk, m)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -38,6 +39,8 @@ ALONE_LIMIT = 3_000  # the same for one function that is read alone
 BRANCH_LIMIT = 100  # undecided branches on the way to one place; a training program has some thirty
 DEPTH_LIMIT = 30  # calls within calls
 REPEAT_LIMIT = 4  # walks of a long function in which nothing happens
+
+_IN_LOOP, _OUTSIDE = Circumstances(loop=True), Circumstances()
 
 N = TypeVar("N", bound=ast.AST)
 R = TypeVar("R")
@@ -107,7 +110,7 @@ class Cost:
 
 @dataclass
 class _Pending:
-    """An event whose circumstances are settled when the walk is over."""
+    """An event whose circumstances are settled when the walk is over. It is the `event.order`-th of the walk."""
 
     event: Event
     path: Path
@@ -148,6 +151,8 @@ class Walk:
         self.namespaces: dict[str, int] = {}
         self.modules: dict[int, Obj] = {}  # every object that is or may be a module, by identity
         self.holders: dict[int, set[int]] = {}
+        self.held: dict[int, set[int]] = {}  # the same, by the holder
+        self.established: dict[str, set[int]] = {}  # by fact, of which objects it was established on any way
         self.labels: dict[int, tuple[int | None, str]] = {}
         self.walked: set[ast.AST] = set()
         self.states: dict[
@@ -298,8 +303,13 @@ class Walk:
 
     def consistent(self, steps: Path) -> bool:
         """Whether these branches can be taken together with those taken so far."""
+        if not steps:
+            return True
         taken = self._sides()
-        return all(taken.get(s.condition, s.taken) == s.taken for s in steps)
+        for step in steps:  # noqa: SIM110 - `all` takes twice as long, and this is asked of every value
+            if taken.get(step.condition, step.taken) is not step.taken:
+                return False
+        return True
 
     def _sides(self) -> dict[int, bool]:
         """The side taken of each condition on the path, kept as long as the path stays the same."""
@@ -346,7 +356,12 @@ class Walk:
         """`outer` has `inner` for a submodule, if both are modules."""
         for _, value in members(inner):
             if isinstance(value, Obj) and value.id != outer.id:
-                self.holders.setdefault(value.id, set()).add(outer.id)
+                self.put_into(outer.id, value.id)
+
+    def put_into(self, outer: int, inner: int) -> None:
+        """What has the identity `outer` holds what has the identity `inner`."""
+        self.holders.setdefault(inner, set()).add(outer)
+        self.held.setdefault(outer, set()).add(inner)
 
     def holds(self, outer: Obj, inner: int) -> bool:
         """Whether the module of identity `inner` is in `outer`, at any depth."""
@@ -360,6 +375,10 @@ class Walk:
                     todo.append(holder)
         return False
 
+    def around(self, module: Obj) -> tuple[set[int], set[int]]:
+        """The identities of all that holds a module, and of all that it holds, at any depth: of `holds`, every one."""
+        return _reached(module.id, self.holders), _reached(module.id, self.held)
+
     def fact(self, obj: Obj, name: str) -> bool:
         """Whether a fact was established of the object on some way to here."""
         return self.store.get((obj.id, "%" + name)) is not None
@@ -367,20 +386,24 @@ class Walk:
     def establish(self, obj: Obj, name: str) -> None:
         """Establish a fact of an object."""
         self.store.set((obj.id, "%" + name), Const(True))
+        self.established.setdefault(name, set()).add(obj.id)
+
+    def having(self, name: str) -> list[Obj]:
+        """The modules of which a fact was established on some way to here."""
+        known = self.established.get(name)
+        return [m for m in self.modules.values() if m.id in known and self.fact(m, name)] if known else []
 
     def is_sharded(self, obj: Obj) -> bool:
         """Whether the module is sharded, or something in it is."""
         if self.fact(obj, "sharded"):
             return True
-        return any(self.fact(m, "sharded") and self.holds(obj, m.id) for m in self.modules.values())
+        return any(self.holds(obj, m.id) for m in self.having("sharded"))
 
     def form_of(self, obj: Obj) -> Form:
         """How the parameters of a module lie across the ranks at this point."""
         if self.fact(obj, "elsewhere"):  # wrapped by a library that may shard it in its own way
             return Form.UNKNOWN
-        if self.is_sharded(obj) or any(
-            self.fact(m, "sharded") and self.holds(m, obj.id) for m in self.modules.values()
-        ):
+        if self.is_sharded(obj) or any(self.holds(m, obj.id) for m in self.having("sharded")):
             return Form.SHARDED
         return Form.PLAIN if obj.what is What.MODULE and self.in_entry else Form.UNKNOWN
 
@@ -418,7 +441,7 @@ class Walk:
         path = self.path
         self.exits += cls is Exited
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
-        when = Circumstances(loop=self.loops > 0)
+        when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
         self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))
 
@@ -472,7 +495,7 @@ class Walk:
         if len(self.path) > BRANCH_LIMIT:
             self._notes[Note(_place(*self.here), f"more than {BRANCH_LIMIT} undecided branches lead here")] = None
             raise Exhausted
-        base, mark, left = self.path, self.store.mark(), self._left()
+        base, mark, left, taken = self.path, self.store.mark(), self._left(), self._sides()
         ends: list[End] = []
         results: list[R] = []
         through: Path = ()
@@ -480,7 +503,7 @@ class Walk:
         for steps, known, run in sides:
             if not self.consistent(steps):
                 continue
-            self.path = base + tuple(dict.fromkeys(s for s in steps if s not in base))
+            self.path = base + tuple(dict.fromkeys(s for s in steps if taken.get(s.condition) is not s.taken))
             for cell, value in known:
                 self.store.set(cell, value)
             try:
@@ -513,20 +536,25 @@ class Walk:
 
     def resume(self, ends: list[End]) -> int:
         """Go on from the state that these ends have in common. Returns how many branches they share."""
-        shared = 0
-        shortest = min(len(e.path) for e in ends)
-        while shared < shortest and all(e.path[shared] == ends[0].path[shared] for e in ends):
-            shared += 1
+        if len(ends) == 1:
+            self.path = ends[0].path
+            for cell, value in ends[0].changes.items():
+                self.store.set(cell, value)
+            return len(self.path)
+        shared = _shared([end.path for end in ends])
         self.path = ends[0].path[:shared]
+        paths = [end.path[shared:] for end in ends]
         for cell in dict.fromkeys(cell for end in ends for cell in end.changes):
             base = self.store.get(cell)
-            values = [(end.path[shared:], end.changes.get(cell, base)) for end in ends]
-            first = values[0][1]
-            if all(value is first for _, value in values):
+            values = [end.changes.get(cell, base) for end in ends]
+            first = values[0]
+            for value in values:
+                if value is not first:
+                    known = [(path, v) for path, v in zip(paths, values, strict=True) if v is not None]
+                    self.store.set(cell, union(known) if known else None)
+                    break
+            else:
                 self.store.set(cell, first)
-                continue
-            known = [(path, value) for path, value in values if value is not None]
-            self.store.set(cell, union(known) if known else None)
         return shared
 
     def stopped(self) -> None:
@@ -556,9 +584,10 @@ class Walk:
 
     def execute(self, body: Sequence[ast.stmt]) -> bool:
         """Walk statements; False when their end is not reached."""
+        file = self.frames[-1].file.name
         for statement in body:
             self.statements += 1
-            self.here = (self.frame.file.name, statement)
+            self.here = (file, statement)
             if self.statements > self.limit:
                 self.note(
                     statement, f"the program is too large: the reader stopped here, after {self.limit} statements"
@@ -597,27 +626,40 @@ class Walk:
     def go_back(self, seen: Seen) -> None:
         """Start over with what was seen before; the store's cells are the caller's to roll back."""
         self.start_over()
-        self._pending = [dataclasses.replace(pending) for pending in seen.pending]
+        self._pending = list(seen.pending)
         self._notes, self.left_early = dict(seen.notes), list(seen.left_early)
         self._escapes, self.at_exit = dict(seen.escapes), list(seen.at_exit)
-        self.holders = {inner: set(outers) for inner, outers in seen.holders.items()}
+        self.holders, self.held = {}, {}
+        for inner, outers in seen.holders.items():
+            for outer in outers:
+                self.put_into(outer, inner)
         self.modules = dict(seen.modules)
 
     def trace(self, ended: bool) -> Trace:
         """All that was seen, without the escapes of objects that no other event mentions."""
-        self._pair_up()
+        paths = self._paired()
         events = []
         mentioned = {ref.id for p in self._pending if not isinstance(p.event, Escaped) for ref in _refs(p.event)}
-        for pending in self._pending:
-            if isinstance(pending.event, Escaped) and pending.event.of.id not in mentioned:
+        known: dict[tuple[int, bool], Circumstances] = {}  # of what lies on the very same path
+        for pending, path in zip(self._pending, paths, strict=True):
+            event = pending.event
+            if isinstance(event, Escaped) and event.of.id not in mentioned:
                 continue
-            only = " and ".join(dict.fromkeys(s.ranks for s in pending.path if s.ranks)) or None
-            path = tuple(
-                Choice(s.condition, s.taken, s.question) for s in self._needed(pending.path) if s.ranks is None
-            )
-            when = dataclasses.replace(pending.event.when, only=only, path=path)
-            events.append(self._named(dataclasses.replace(pending.event, when=when)))
+            key = (id(path), event.when.loop)
+            if key not in known:
+                known[key] = self._circumstances(path, event.when)
+            changed = {
+                name: new
+                for name in _mentioning(type(event))
+                if (new := self._named(old := getattr(event, name))) is not old
+            }
+            events.append(dataclasses.replace(event, when=known[key], **changed))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
+
+    def _circumstances(self, path: Path, when: Circumstances) -> Circumstances:
+        only = " and ".join(dict.fromkeys(s.ranks for s in path if s.ranks)) or None
+        choices = tuple(Choice(s.condition, s.taken, s.question) for s in self._needed(path) if s.ranks is None)
+        return dataclasses.replace(when, only=only, path=choices)
 
     def _holders_of(self, modules: set[int]) -> dict[int, frozenset[int]]:
         """What holds these modules, at any depth."""
@@ -638,21 +680,29 @@ class Walk:
         )
 
     def _named(self, record: Any) -> Any:
-        """The event with the names that its objects got later."""
+        """What an event tells, with the names that its objects got later; itself where they have them."""
         if isinstance(record, Ref):
-            return dataclasses.replace(record, name=self._name(record.id) or record.name)
+            name = self._name(record.id) or record.name
+            return record if name == record.name else dataclasses.replace(record, name=name)
         if isinstance(record, tuple):
-            return tuple(self._named(item) for item in record)
-        if dataclasses.is_dataclass(record) and not isinstance(record, type | Location | Circumstances):
-            changed = {f.name: self._named(getattr(record, f.name)) for f in dataclasses.fields(record)}
-            return dataclasses.replace(record, **changed)
+            made = tuple(map(self._named, record))
+            return record if all(map(operator.is_, made, record)) else made
+        if _mentioning(type(record)):
+            changed = {
+                name: new
+                for name in _mentioning(type(record))
+                if (new := self._named(old := getattr(record, name))) is not old
+            }
+            return dataclasses.replace(record, **changed) if changed else record
         return record
 
-    def _pair_up(self) -> None:
-        """Clear the ranks of collectives that both sides of a rank condition call: every rank calls one.
+    def _paired(self) -> list[Path]:
+        """The paths of the events, without the ranks where both sides of a rank condition call a collective.
 
-        Those that one function calls on both sides belong together before those of different functions do.
+        Every rank then calls one. Those that one function calls on both sides belong together before those of
+        different functions do.
         """
+        paths = [pending.path for pending in self._pending]
         guarded: list[tuple[_Pending, Step]] = []
         for pending in self._pending:
             steps = [s for s in pending.path if s.ranks is not None]
@@ -665,31 +715,33 @@ class Walk:
                 others = waiting.get((step.condition, not step.taken, kind))
                 if others:
                     other = others.pop(0)
-                    for paired in (pending, other[0]):
-                        paired.path = _without(paired.path, step)
+                    for paired in (pending.event.order, other[0].event.order):
+                        paths[paired] = _without(paths[paired], step)
                 else:
                     waiting.setdefault((step.condition, step.taken, kind), []).append((pending, step))
             guarded = [one for rest in waiting.values() for one in rest]
             guarded.sort(key=lambda one: one[0].event.order)
         for pending, step in guarded:
-            if self._made_up_for(pending, step) or self._on_the_other_side(pending, step):
-                pending.path = _without(pending.path, step)
+            if self._made_up_for(pending, step, paths) or self._on_the_other_side(pending, step, paths):
+                paths[pending.event.order] = _without(paths[pending.event.order], step)
+        return paths
 
-    def _on_the_other_side(self, pending: _Pending, step: Step) -> bool:
+    def _on_the_other_side(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
         """Whether the condition on the rank is one of several that all hold, and else a like call is come to."""
         part = (step.condition, step.taken)
-        whole = {s.condition for s in pending.path if s.taken and part in self.parts_of(s.condition)}
+        path = paths[pending.event.order]
+        whole = {s.condition for s in path if s.taken and part in self.parts_of(s.condition)}
         return any(
             type(other.event) is type(pending.event)
             and getattr(other.event, "op", "") == getattr(pending.event, "op", "")
-            and any(not s.taken and s.condition in whole for s in other.path)
+            and any(not s.taken and s.condition in whole for s in paths[other.event.order])
             for other in self._pending
         )
 
-    def _made_up_for(self, pending: _Pending, step: Step) -> bool:
+    def _made_up_for(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
         """Whether those who call it leave the function next, and the others come to a like call further down."""
         event = pending.event
-        path = {s.condition: s.taken for s in pending.path}
+        path = {s.condition: s.taken for s in paths[event.order]}
         left = {
             scope
             for scope, taken, seen in self.left_early
@@ -700,10 +752,33 @@ class Walk:
             type(other.event) is type(event)
             and getattr(other.event, "op", "") == getattr(event, "op", "")
             and other.event.order > event.order
-            and step not in other.path
+            and step not in paths[other.event.order]
             and left.intersection(other.scopes)
             for other in self._pending
         )
+
+
+def _reached(start: int, leads: Mapping[int, Iterable[int]]) -> set[int]:
+    """What is reached from `start`, which is only among it where a way leads back."""
+    todo, found = [start], set[int]()
+    while todo:
+        for next_ in leads.get(todo.pop(), ()):
+            if next_ not in found:
+                found.add(next_)
+                todo.append(next_)
+    return found
+
+
+def _shared(paths: Sequence[Path]) -> int:
+    """How many branches all the paths begin with."""
+    first, *others = paths
+    shared = min(map(len, paths))
+    for other in others:
+        for position in range(shared):
+            if other[position] != first[position]:
+                shared = position
+                break
+    return shared
 
 
 def _without(path: Path, step: Step) -> Path:
@@ -722,9 +797,21 @@ def _refs(record: object) -> Iterator[Ref]:
     elif isinstance(record, tuple):
         for item in record:
             yield from _refs(item)
-    elif dataclasses.is_dataclass(record) and not isinstance(record, type | Location | Circumstances):
-        for field_ in dataclasses.fields(record):
-            yield from _refs(getattr(record, field_.name))
+    else:
+        for name in _mentioning(type(record)):
+            yield from _refs(getattr(record, name))
+
+
+_MENTIONING: dict[type, tuple[str, ...]] = {}
+
+
+def _mentioning(cls: type) -> tuple[str, ...]:
+    """The fields of an event, or of a part of one, that may mention objects; none of anything else."""
+    if cls not in _MENTIONING:
+        is_part = dataclasses.is_dataclass(cls) and not issubclass(cls, Ref | Location | Circumstances)
+        names = (f.name for f in dataclasses.fields(cls)) if is_part else ()
+        _MENTIONING[cls] = tuple(name for name in names if name not in ("order", "at", "when"))
+    return _MENTIONING[cls]
 
 
 def expression(*kinds: type[ast.expr]) -> Callable[[Callable[[Walk, N], Value]], Callable[[Walk, N], Value]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...events import Stepped, TrainingLoop
+from ..nodes import inside, nodes
 from ..values import Const, External, Obj, Value, What
 from .core import Walk
 
@@ -79,13 +81,14 @@ def _value(walk: Walk, node: ast.expr) -> Value | None:
     return walk.evaluate(node) if all(isinstance(part, harmless) for part in ast.walk(node)) else None
 
 
+@functools.lru_cache(maxsize=4096)
 def may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether the body can leave out what was done before: it skips, or compares with what it does not count to."""
     for part in _inside(loop):
         if isinstance(part, ast.Continue):
             return True
         leaves = isinstance(part, ast.If) and isinstance(part.body[-1], _LEAVING)
-        if isinstance(part, ast.If) and not leaves and any(map(_orders_names, ast.walk(part.test))):
+        if isinstance(part, ast.If) and not leaves and any(map(_orders_names, nodes(part.test))):
             return True
     return False
 
@@ -98,7 +101,7 @@ def _orders_names(node: ast.AST) -> bool:
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
     """All that is in a node, but for the functions that it defines."""
-    for part in ast.iter_child_nodes(node):
+    for part in inside(node):
         if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield part
             yield from _inside(part)

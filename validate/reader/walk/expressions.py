@@ -423,7 +423,7 @@ def child(walk: Walk, outer: Obj, name: str) -> Value:
     made = Obj(walk.fresh(), What.OPAQUE, None, name == "[*]", (outer, name))
     walk.store.set((outer.id, name if name.startswith("[") else "." + name), made)
     if outer.what in (What.OPAQUE, What.MODULE):
-        walk.holders.setdefault(made.id, set()).add(outer.id)
+        walk.put_into(outer.id, made.id)
     return made
 
 

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterable
 
+from ..nodes import nodes
 from ..values import NONE, Const, Elements, External, Items, Obj, Sym, Tuple, Value, What, members
 from .core import Walk
 from .handlers import catches_failure
@@ -122,9 +123,7 @@ def trees(walk: Walk) -> set[ast.Module]:
 
 @functools.lru_cache(maxsize=512)
 def _reads_metadata(tree: ast.Module) -> bool:
-    return any(
-        isinstance(n, ast.Attribute) and n.attr in ("read_metadata", "state_dict_metadata") for n in ast.walk(tree)
-    )
+    return any(isinstance(n, ast.Attribute) and n.attr in ("read_metadata", "state_dict_metadata") for n in nodes(tree))
 
 
 @functools.lru_cache(maxsize=512)
@@ -132,7 +131,7 @@ def _mentions_marks(tree: ast.Module) -> bool:
     return any(
         (isinstance(node, ast.Constant) and isinstance(node.value, str) and _MARK.search(node.value) is not None)
         or (isinstance(node, ast.Attribute) and node.attr in _MOVES and _is_of_files(node))
-        for node in ast.walk(tree)
+        for node in nodes(tree)
     )
 
 

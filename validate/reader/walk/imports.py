@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..names import canonical
-from ..source import SourceFile
+from ..source import SourceFile, real
 from ..values import Const, External, Namespace, Value
 from . import uses
 from .core import Frame, Walk, statement
@@ -79,7 +79,7 @@ def module(walk: Walk, name: str, node: ast.AST) -> Value:
 
 def namespace(walk: Walk, path: Path, name: str, node: ast.AST) -> Value:
     """A module of the project, walked on its first import."""
-    key = str(path.resolve())
+    key = real(path)
     file = walk.project.load(path)
     if file is None:
         walk.note(node, f"`{name}` could not be read")

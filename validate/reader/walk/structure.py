@@ -100,8 +100,7 @@ def attach(walk: Walk, node: ast.AST, outer: Obj, value: Value) -> None:
 def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
     """Trainable parameters in a module that no sharded module manages; None where that is not known."""
     ignored = _ignored(walk, module)
-    holders = [m for m in walk.modules.values() if walk.fact(m, "sharded") and walk.holds(m, module.id)]
-    if holders:
+    if any(walk.holds(m, module.id) for m in walk.having("sharded")):
         return ignored
     if walk.fact(module, "elsewhere"):
         return None
@@ -125,7 +124,7 @@ def borrows(walk: Walk, module: Obj) -> Obj | None:
     """The sharded module around a module that manages its parameters, if it has any and nothing in it is sharded."""
     if walk.is_sharded(module) or walk.fact(module, "elsewhere"):
         return None
-    around = [m for m in walk.modules.values() if walk.fact(m, "sharded") and walk.holds(m, module.id)]
+    around = [m for m in walk.having("sharded") if walk.holds(m, module.id)]
     nearest = [m for m in around if not any(walk.holds(m, other.id) for other in around)]
     return nearest[0] if len(nearest) == 1 and _uncovered(walk, module, "", set())[0] else None
 
@@ -180,8 +179,7 @@ def owning(walk: Walk, module: Obj, prefix: str = "", depth: int = 0) -> list[tu
 
 def drops(walk: Walk, module: Obj) -> bool | None:
     """Whether a layer in the module leaves out values at random; None where none is known that does."""
-    layers = [m for m in walk.modules.values() if walk.fact(m, "drops")]
-    return any(m.id == module.id or walk.holds(module, m.id) for m in layers) or None
+    return any(m.id == module.id or walk.holds(module, m.id) for m in walk.having("drops")) or None
 
 
 def has_blocks(walk: Walk, module: Obj) -> bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...api import table
 from ...api.paths import OLD_PATHS
 from ...events import OldPathUsed, TorchApiUsed
+from ..nodes import inside, nodes
 from ..values import Class, External, Obj, Value, What
 from .classes import lineage
 from .core import Walk
@@ -192,7 +194,7 @@ class _Facts:
 
     `parents` of each node; `asking`: variables and functions that tell whether torch has something; `strings`: names
     that it asks for, sets or takes away by name; `stored`: attributes that it sets; `defined`: functions and classes;
-    `extended`: it imports a library that adds names to torch's own modules.
+    `extended`: it imports a library that adds names to torch's own modules; `asks`: what was found of some pieces.
     """
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -201,6 +203,7 @@ class _Facts:
     stored: set[str] = field(default_factory=set)
     defined: set[str] = field(default_factory=set)
     extended: bool = False
+    asks: dict[ast.AST, bool] = field(default_factory=dict)
 
 
 def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: bool) -> None:
@@ -233,7 +236,7 @@ def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
             if _asks(outer.test, facts):
                 return True
         elif isinstance(outer, ast.BoolOp | ast.comprehension | ast.GeneratorExp | ast.ListComp | ast.DictComp):
-            if any(_asks(part, facts) for part in ast.iter_child_nodes(outer) if part is not inner):
+            if any(_asks(part, facts) for part in inside(outer) if part is not inner):
                 return True
         elif isinstance(outer, ast.With | ast.AsyncWith) and any(map(_suppresses, outer.items)):
             return True
@@ -316,7 +319,15 @@ _TELLING = re.compile(r"^print$|log|warn|traceback|debug|info$|error$|exception$
 
 
 def _asks(node: ast.AST, facts: _Facts) -> bool:
-    if any(isinstance(part, ast.Call) and _asks_by_name(part) for part in ast.walk(node)):
+    """Whether a piece of a file whose facts are known asks what torch has."""
+    if node not in facts.asks:
+        facts.asks[node] = _asks_now(node, facts)
+    return facts.asks[node]
+
+
+def _asks_now(node: ast.AST, facts: _Facts) -> bool:
+    """The same where not all facts are known yet."""
+    if any(isinstance(part, ast.Call) and _asks_by_name(part) for part in nodes(node)):
         return True
     return any(n in facts.asking or (_ASKING.search(n) and not _NOT_ASKING.search(n)) for n in _identifiers(node))
 
@@ -330,7 +341,7 @@ def _asks_by_name(call: ast.Call) -> bool:
 
 
 def _identifiers(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
+    for part in nodes(node):
         if isinstance(part, ast.Name):
             yield part.id
         elif isinstance(part, ast.Attribute):
@@ -341,9 +352,11 @@ def _identifiers(node: ast.AST) -> Iterator[str]:
 def _facts(tree: ast.Module) -> _Facts:
     """What a file shows, looked at when there is something to ask of it."""
     facts = _Facts()
-    for node in ast.walk(tree):
-        for inner in ast.iter_child_nodes(node):
-            facts.parents[inner] = node
+    every: list[ast.AST] = [tree]
+    for node in every:
+        inner = inside(node)
+        every += inner
+        facts.parents.update(dict.fromkeys(inner, node))
         facts.strings.update(_strings(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             facts.defined.add(node.name)
@@ -351,12 +364,14 @@ def _facts(tree: ast.Module) -> _Facts:
             facts.stored.add(node.attr)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             facts.extended = facts.extended or any(name.partition(".")[0] in _EXTENDING for name in _modules(node))
+    telling = [node for node in every if isinstance(node, _TELL_NAMES)]
     for _ in range(2):  # a variable may be set from another
-        for node in ast.walk(tree):
+        for node in telling:
             facts.asking.update(_asking_names(node, facts))
     return facts
 
 
+_TELL_NAMES = (ast.Assign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ExceptHandler)
 _EXTENDING = ("torch_npu", "torch_musa", "torch_mlu")
 
 
@@ -367,7 +382,7 @@ def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def _strings(node: ast.AST) -> Iterator[str]:
     """The names that a node asks for, sets or takes away as strings."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_NAME:
+    if isinstance(node, ast.Call) and _last(node.func) in _BY_NAME:
         names = (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
         yield from (name.rpartition(".")[2] for name in names)
         yield from (k.arg for k in node.keywords if k.arg is not None and "patch" in ast.unparse(node.func))
@@ -391,12 +406,17 @@ _BY_NAME = {
 }
 
 
+def _last(node: ast.expr) -> str:
+    """What a function is called by, without what it belongs to."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def _asking_names(node: ast.AST, facts: _Facts) -> Iterator[str]:
-    if isinstance(node, ast.Assign) and _asks(node.value, facts):
+    if isinstance(node, ast.Assign) and _asks_now(node.value, facts):
         yield from (name for target in node.targets for name in _identifiers(target) if name != "self")
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         # A short function that asks and does little else; a long one asks on the way to something.
-        if len(node.body) <= 4 and sum(1 for _ in ast.walk(node)) < 80 and _asks(node, facts):
+        if len(node.body) <= 4 and sum(1 for _ in itertools.islice(ast.walk(node), 80)) < 80 and _asks_now(node, facts):
             yield node.name
     elif isinstance(node, ast.ExceptHandler) and node.type is not None and _exception_names(node.type) & _FORGIVING:
         for part in node.body:

@@ -1,0 +1,45 @@
+"""The nodes of a syntax tree, one after the other.
+
+`ast.walk` goes through all that a node has, names, operators and contexts included, and takes several times as long:
+trees are looked through often, for what a module shows of itself.
+"""
+
+from __future__ import annotations
+
+import ast
+
+# Fields that never hold a node with anything in it.
+_PLAIN = frozenset({
+    "arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "op", "ops", "simple",
+    "type_comment", "type_ignores",
+})  # fmt: skip
+
+
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """A node and all below it but for operators and contexts, what lies higher first, as by `ast.walk`."""
+    found = [tree]
+    for node in found:
+        found += inside(node)
+    return found
+
+
+def inside(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below one, but for operators and contexts."""
+    found: list[ast.AST] = []
+    for name in _fields(type(node)):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [part for part in value if isinstance(part, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+_KNOWN: dict[type[ast.AST], tuple[str, ...]] = {}
+
+
+def _fields(cls: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node that may hold others."""
+    if cls not in _KNOWN:
+        _KNOWN[cls] = tuple(name for name in cls._fields if name not in _PLAIN)
+    return _KNOWN[cls]
