@@ -10,6 +10,7 @@ The script is not modified. It runs under a probe, on CPU ranks or on the GPUs t
   crash    killed in any phase of a save and started again, it loses at most the steps since the last whole checkpoint;
            all phases where the proof is named, the likeliest otherwise
   async    what an asynchronous save writes is the state at the call, however far the loop has gone on by then
+  export   what it exports, and a checkpoint that is converted, holds the weights that the ranks had in memory
 
 Of `all`, what says nothing about a script is skipped, with the reason; a proof that is named and cannot be given is an
 error (exit code 2).

@@ -151,14 +151,14 @@ class Meter:
         }
         self._observer.recorder.write(note)
 
-    def _all_names(self, named: dict[int, str]) -> dict[str, list[str]]:
-        """Every FQN of each parameter, by its name: a tied one has several."""
-        found: dict[str, list[str]] = {name: [] for name in named.values()}
-        for root in self._modules.roots():
+    def _all_names(self, named: dict[int, str]) -> dict[str, list[tuple[int, str]]]:
+        """Every FQN of each parameter, with its model's number, by the name it goes by: a tied one has several."""
+        found: dict[str, list[tuple[int, str]]] = {name: [] for name in named.values()}
+        for number, root in enumerate(self._modules.roots()):
             for prefix, module in root.named_modules():
                 for key, held in module._parameters.items():
                     if held is not None and id(held) in named:
-                        found[named[id(held)]].append(f"{prefix}.{key}" if prefix else key)
+                        found[named[id(held)]].append((number, f"{prefix}.{key}" if prefix else key))
         return found
 
     def _persistent_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:

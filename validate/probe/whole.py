@@ -61,12 +61,13 @@ class Whole:
 class WholeState:
     """The tensors of the state by group and name, `others` values of optimizer state that are no tensors (digests).
 
-    `names`: every FQN of each parameter, by the one that it goes by here: several where it is tied.
+    `names`: every FQN of each parameter, and which model's it is, by the name that it goes by here: several where it
+    is tied. All numbers are those of one rank.
     """
 
     tensors: Mapping[Group, Mapping[str, Whole]]
     others: Mapping[str, int]
-    names: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, tuple[tuple[int, str], ...]]
 
 
 def whole_state(run: Run) -> WholeState | None:
@@ -92,7 +93,7 @@ def whole_state(run: Run) -> WholeState | None:
                 parts.setdefault(name, []).append(Part.from_json(fields))
         groups[group] = {name: _whole(held) for name, held in parts.items()}
     others = {name: crc for note in taken for name, crc in note["others"].items()}
-    names: dict[str, tuple[str, ...]] = {n: tuple(all_) for note in taken for n, all_ in note["names"].items()}
+    names = {name: tuple((number, fqn) for number, fqn in fqns) for name, fqns in taken[0]["names"].items()}
     return WholeState(groups, others, names)
 
 

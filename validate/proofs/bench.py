@@ -223,6 +223,12 @@ class Stopped:
         """What the probe measured, by rank."""
         return measured(self.run)
 
+    def saved_to(self) -> list[Path]:
+        """The folders that the checkpoint is in."""
+        saves = [e for e in self.traces[0].events if isinstance(e, Saved | AsyncSaved) and e.when.step == self.saved]
+        folders = [self.run.job.cwd / save.target for save in saves if save.target is not None]
+        return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
     @functools.cached_property
     def state(self) -> WholeState:
         """What the checkpoint of step `saved` should hold: the state then."""
