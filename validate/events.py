@@ -509,10 +509,11 @@ class ForwardBypassed(Event):
 class Seeded(Event):
     """A generator was seeded for the whole process (`torch.manual_seed`, `random.seed`, `set_seed`).
 
-    `per_rank` (reader): with a value that differs from rank to rank.
+    `per_rank`: with a value that differs from rank to rank. `of_torch`: torch's own generators, perhaps among others.
     """
 
     per_rank: bool | None = None
+    of_torch: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import BatchesDrawn, BatchesPassedOver, LoaderBuilt, SamplerBuilt, Saved
+from pytorch_fsdp2_dcp.validate.events import BatchesDrawn, BatchesPassedOver, LoaderBuilt, SamplerBuilt, Saved, Seeded
 
 from ..runs import traces_of
 
@@ -61,3 +61,15 @@ def test_passes_that_are_underway_and_batches_that_are_passed_over(tmp_path: Pat
         assert [bool(saved.underway) for saved in trace.of(Saved)] == [True] * 3 + [False] + [True, False] + [False]
         (passed_over,) = trace.of(BatchesPassedOver)
         assert passed_over.loader == whole.loader
+
+
+@pytest.mark.slow
+def test_seeds_are_compared_over_the_ranks(tmp_path: Path) -> None:
+    script = """
+        torch.manual_seed(7)
+        shard(Model())  # from here on torch has something of its own around manual_seed
+        torch.manual_seed(7 + rank)
+    """
+    for trace in traces_of(tmp_path, script):
+        *_, same, apart = trace.of(Seeded)
+        assert (same.per_rank, apart.per_rank) == (False, True)

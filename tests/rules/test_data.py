@@ -110,3 +110,31 @@ def test_an_epoch_that_is_never_set() -> None:
 )
 def test_an_epoch_that_is_set_or_makes_no_difference(steps: tuple[Step, ...]) -> None:
     assert found(*steps) == []
+
+
+# --- dropout ---
+
+
+@pytest.mark.parametrize(
+    ("seeds", "mesh", "same"),
+    [
+        ((False,), None, True),
+        ((False, False), None, True),
+        ((False, True), None, False),
+        ((None,), None, False),
+        ((), None, False),
+        ((False,), ("dp", "tp"), False),
+        ((False,), ("dp_replicate", "dp_shard"), True),
+    ],
+)
+def test_each_rank_drops_out_places_of_its_own(
+    seeds: tuple[bool | None, ...], mesh: tuple[str, ...] | None, same: bool
+) -> None:
+    steps = [does(Seeded, per_rank=per_rank) for per_rank in seeds]
+    steps += [does(MeshCreated, mesh=Ref(61, "mesh"), shape=(2, 2), dims=mesh)] if mesh else []
+    trained = (does(ForwardEntered, module=MODEL, sharded=True, drops=True), does(Backward))
+    assert ("FS505" in [code for code, _ in found(*steps, *trained)]) is same
+    assert "FS505" not in [code for code, _ in found(*steps, trained[0])]
+    assert "FS505" not in [
+        code for code, _ in found(*steps, does(ForwardEntered, module=MODEL, sharded=True), trained[1])
+    ]

@@ -33,7 +33,7 @@ from ..events import (
 )
 from .data import Passes
 from .entries import Reader
-from .frames import program_frame
+from .frames import behind_dynamo, program_frame, programs
 from .groups import group_ref, misses
 from .guard import reached_by_import
 from .identity import Objects
@@ -231,7 +231,13 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         yield
 
     def seeded(call: Call) -> Handler:
-        observer.emit(Seeded, call.frame)
+        frame = behind_dynamo(call.frame)
+        if frame is None or not programs(frame.f_code.co_filename):
+            yield
+            return
+        order = observer.emit(Seeded, frame)
+        if isinstance(call["seed"], int):
+            observer.recorder.write({"note": "seed", "order": order, "seed": call["seed"]})
         yield
 
     observer.wrap([dcp, state_dict_saver], "save", saved)
@@ -253,7 +259,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
     observer.wrap([torch.cuda, torch.cuda.random], "get_rng_state", random_state_taken)
     observer.wrap([torch.cuda, torch.cuda.random], "get_rng_state_all", random_state_taken)
     observer.wrap([random], "getstate", random_state_taken)
-    observer.wrap([torch, torch.random], "manual_seed", seeded)
+    observer.wrap([torch, torch.random], "manual_seed", seeded, by_program=False)
 
 
 def _stages_in_background(stager: Any) -> bool:

@@ -16,6 +16,7 @@ from ..events import Location
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_DYNAMO = (_TORCH + "_compile.py", _TORCH + "_dynamo" + os.sep)
 _STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
 _INSTALLED = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
 
@@ -38,6 +39,13 @@ def caller() -> FrameType | None:
     """The frame that called into our wrapper."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def behind_dynamo(frame: FrameType | None) -> FrameType | None:
+    """The first frame, from this one on, that is not of what torch puts around functions that it does not compile."""
+    while frame is not None and frame.f_code.co_filename.startswith(_DYNAMO):
         frame = frame.f_back
     return frame
 

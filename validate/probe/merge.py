@@ -20,6 +20,7 @@ from ..events import (
     GroupCreated,
     Location,
     Saved,
+    Seeded,
     from_json,
 )
 from ..launch.job import RankEnd, Run
@@ -40,6 +41,7 @@ class _Record:
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)  # order: digest of the first batch
     beginnings: dict[int, dict[str, int]] = field(default_factory=dict)  # order: digests of weights by FQN
+    seeds: dict[int, int] = field(default_factory=dict)  # order: what the generators were seeded with
     names: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
     partial: set[int] = field(default_factory=set)  # groups that not all ranks belong to
@@ -54,6 +56,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     _mark_per_rank(records, events)
     _mark_alike(records, events)
     _mark_beginnings(records, events)
+    _mark_seeds(records, events)
     _mark_alone(run, records, events)
     return tuple(
         Trace(
@@ -85,6 +88,8 @@ def _read(path: Path) -> _Record:
                 record.batches[fields["order"]] = fields["digest"]
             case "beginning":
                 record.beginnings[fields["order"]] = fields["of"]
+            case "seed":
+                record.seeds[fields["order"]] = fields["seed"]
             case "name":
                 record.names.setdefault(fields["id"], fields["name"])
             case "held":
@@ -239,6 +244,19 @@ def _mark_beginnings(records: list[_Record], events: list[list[Event]]) -> None:
         alike = all(len({d[name] for d in digests}) == 1 for name in common)
         for own, event in zip(events, entered, strict=True):
             own[own.index(event)] = dataclasses.replace(event, alike=alike)
+
+
+def _mark_seeds(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark what the ranks are seeded with as the same or not, as long as they seed at the same places."""
+    seeded = [[e for e in own if isinstance(e, Seeded)] for own in events]
+    if len(seeded) < 2:
+        return
+    for one in zip(*seeded, strict=False):
+        seeds = {record.seeds.get(e.order) for record, e in zip(records, one, strict=True)}
+        if None in seeds or len({e.at for e in one}) > 1:
+            return
+        for own, event in zip(events, one, strict=True):
+            own[own.index(event)] = dataclasses.replace(event, per_rank=len(seeds) > 1)
 
 
 # --- collectives that not all ranks reach ---

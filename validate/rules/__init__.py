@@ -19,7 +19,7 @@ from .asynchronous import (
     StagingNotAwaitedBeforeStep,
 )
 from .base import Rule
-from .data import EpochNeverSet, SameDataOnEveryRank, SamplerUsesGlobalRank
+from .data import EpochNeverSet, SameDataOnEveryRank, SameDropoutOnEveryRank, SamplerUsesGlobalRank
 from .durability import PublishedCheckpointOverwritten, RetentionBeforeDurable
 from .export import FsdpStateChangedByReading, FullStateOnEveryRank, UnsafeUnpickling
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
@@ -127,6 +127,7 @@ RULES: tuple[Rule, ...] = (
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),
+    SameDropoutOnEveryRank(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
     LocalShardsSaved(),

@@ -120,6 +120,31 @@ class EpochNeverSet(Rule):
                 break
 
 
+class SameDropoutOnEveryRank(Rule):
+    """Ranks whose generators begin alike leave out the same places of their different samples."""
+
+    code = "FS505"
+    name = "same-dropout-on-every-rank"
+    severity = Severity.INFO
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        seeds = list(trace.of(Seeded))
+        if any(s.per_rank is not False for s in seeds) or any(_splits_work(m) for m in trace.of(MeshCreated)):
+            return
+        for entered in trace.of(ForwardEntered):
+            before = [s for s in trace.before(entered, Seeded) if s.of_torch]
+            if not before or not (entered.drops and entered.sharded and any(trace.after(entered, Backward))):
+                continue
+            message = (
+                f"every rank is seeded with the same number, and `{entered.module.name}` drops out values at random: "
+                "all ranks leave out the same places, so that the masks of a step are fewer than its samples. Once "
+                "the model is initialised, seed each rank with its own number (torch.manual_seed(seed + rank))."
+            )
+            yield self.finding(before[-1], message, (entered, "drops out values"))
+            return
+
+
 def trains(trace: Trace, drawn: BatchesDrawn) -> bool:
     """Whether a sharded model is trained on the first batch: called once, then backward; an evaluation goes on."""
     end = next(trace.after(drawn, Backward), None)

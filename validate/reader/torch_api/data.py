@@ -200,5 +200,6 @@ def _seed(call: Call) -> Value:
     per_rank = any(map(of_rank, call.everything())) or sounds_divided([written])
     if not call.name.startswith(("random.", "numpy.")):
         seeded(call.walk, call.everything())
-    call.walk.emit(Seeded, call.node, per_rank=per_rank)
+    of_torch = call.name not in ("random.seed", "numpy.random.seed")
+    call.walk.emit(Seeded, call.node, per_rank=per_rank, of_torch=of_torch)
     return call.walk.unknown(External("torch.Generator"))
