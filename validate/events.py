@@ -268,7 +268,7 @@ class CollectiveCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDestroyed(Event):
-    """`destroy_process_group`."""
+    """`destroy_process_group` of the default group; for the reader also what is called like that and cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,11 @@ from pytorch_fsdp2_dcp.validate.events import (
     CollectiveCalled,
     DeviceSet,
     Escaped,
+    Exited,
     ForwardEntered,
     GradientsClipped,
     GroupCreated,
+    GroupDestroyed,
     GroupInitialised,
     Loaded,
     MeshCreated,
@@ -205,3 +207,14 @@ def test_nccl_alone_neither_saves_nor_clips_on_the_cpu() -> None:
 )
 def test_another_backend_is_there_or_may_be(steps: tuple[Step, ...]) -> None:
     assert found(*steps) == []
+
+
+def test_a_group_is_left_when_the_program_ends() -> None:
+    end = does(Exited)
+    assert found(NCCL, end) == [("FS105", 1)]
+    for steps in ((NCCL, does(GroupDestroyed), end), (does(GroupDestroyed), NCCL, end), (end,)):
+        assert found(*steps) == []
+    assert found(NCCL, does(Exited, error="ValueError: x")) == []
+    assert found(NCCL, does(Exited, code=-9)) == []
+    assert found(NCCL, end, ended=False) == []
+    assert found(NCCL) == []

@@ -30,7 +30,14 @@ from .initialisation import (
     MetaNeverMaterialised,
     RanksStartDifferent,
 )
-from .launch import CpuBackendMissing, DeviceNotSet, HardCodedMeshSize, RankDivergentDecision, RankGuardedCollective
+from .launch import (
+    CpuBackendMissing,
+    DeviceNotSet,
+    GroupNeverDestroyed,
+    HardCodedMeshSize,
+    RankDivergentDecision,
+    RankGuardedCollective,
+)
 from .layout import (
     AttachedAfterSharding,
     CompiledWholeAfterSharding,
@@ -87,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     RankGuardedCollective(),
     RankDivergentDecision(),
     CpuBackendMissing(),
+    GroupNeverDestroyed(),
     RootNotSharded(),
     RootOnlySharded(),
     ShardedTopDown(),

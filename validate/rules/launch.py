@@ -12,9 +12,11 @@ from ..events import (
     CollectiveCalled,
     DeviceSet,
     Event,
+    Exited,
     ForwardEntered,
     GradientsClipped,
     GroupCreated,
+    GroupDestroyed,
     GroupInitialised,
     Loaded,
     MeshCreated,
@@ -28,7 +30,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import READER, Rule, unsharded
+from .base import READER, Rule, concluded, unsharded
 
 
 class DeviceNotSet(Rule):
@@ -209,6 +211,26 @@ class CpuBackendMissing(Rule):
                 if sharded.offload is True and any(trace.related(sharded.module, m) for m in clipped.modules):
                     return clipped, "the norm of gradients that CPUOffloadPolicy keeps on the CPU is reduced there"
         return None
+
+
+class GroupNeverDestroyed(Rule):
+    """Where a process ends while its peers still talk to it, they may fail, and what it leaves open is leaked."""
+
+    code = "FS105"
+    name = "group-never-destroyed"
+    severity = Severity.INFO
+    clause = 1
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        if any(trace.of(GroupDestroyed)) or not any(trace.of(Exited)) or not concluded(trace):
+            return
+        for initialised in trace.of(GroupInitialised):
+            message = (
+                "this process group is never destroyed: a rank that ends earlier than the others takes their "
+                "connections with it, and torch warns that resources leak. End the program by "
+                "dist.destroy_process_group(), after the last asynchronous save was awaited."
+            )
+            yield self.finding(initialised, message)
 
 
 def _gpus_only(backend: str | None) -> bool:

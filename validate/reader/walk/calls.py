@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import beginnings, contents, division, dtypes, passes, ties, uses
+from . import beginnings, contents, division, dtypes, endings, passes, ties, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
 from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
@@ -190,6 +190,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
         division.called(call, callee.name)
         passes.called(call, callee.name)
+        endings.called(call, callee.name)
         handed_on(call, callee.name)
         escape(call, call.everything())
         callbacks(call, call.everything())
@@ -237,6 +238,7 @@ def _call_object(walk: Walk, callee: Obj, call: Call) -> Value:
     written = ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else ""
     division.called(call, written)
     passes.called(call, written)
+    endings.called(call, written)
     handed_on(call, written)
     escape(call, call.everything())
     callbacks(call, call.everything())
@@ -564,6 +566,7 @@ def call_library(call: Call, name: str) -> Value:
     passes.called(call, name)
     harmless = (is_standard or name.startswith(_HARMLESS)) and not name.startswith(_HARMFUL)
     if not harmless:
+        endings.called(call, name)
         handed_on(call, name)
         escape(call, call.everything())
         if top != "torch" and top not in sys.stdlib_module_names:
