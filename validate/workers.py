@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -44,6 +43,8 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], failed: Callable[
     finally:
         os.close(tickets)
         answers = [_answer(*pipe) for pipe in pipes]
+    import pickle  # only where there are processes to talk to: it takes a while to import
+
     for answer in answers:
         done.update(pickle.loads(answer) if answer else {})  # noqa: S301 - written by our own child
     return [done[i] if i in done else failed(item) for i, item in enumerate(items)]
@@ -58,6 +59,8 @@ def _fork(work: Callable[[], object]) -> tuple[int, int]:
         return child, here
     try:
         os.close(here)
+        import pickle
+
         with os.fdopen(there, "wb") as answer:
             pickle.dump(work(), answer, pickle.HIGHEST_PROTOCOL)
     finally:

@@ -26,8 +26,14 @@ class Store:
 
     def set(self, cell: Cell, value: Value | None) -> None:
         """Put a value into the cell, or empty it."""
-        self._journal.append((cell, self._cells.get(cell)))
-        self._put(cell, value)
+        cells = self._cells
+        self._journal.append((cell, cells.get(cell)))
+        if value is None:
+            cells.pop(cell, None)
+        else:
+            if cell not in cells:
+                self._names.setdefault(cell[0], {})[cell[1]] = None
+            cells[cell] = value
 
     def mark(self) -> int:
         """A point in time to which `rollback` can return."""
@@ -35,16 +41,15 @@ class Store:
 
     def since(self, mark: int) -> Changes:
         """What the cells written since `mark` hold now."""
-        return {cell: self._cells.get(cell) for cell, _ in self._journal[mark:]}
+        cells = self._cells
+        return {cell: cells.get(cell) for cell, _ in self._journal[mark:]}
 
     def rollback(self, mark: int) -> None:
         """Return to the state at `mark`."""
-        while len(self._journal) > mark:
-            self._put(*self._journal.pop())
-
-    def _put(self, cell: Cell, value: Value | None) -> None:
-        if value is None:
-            self._cells.pop(cell, None)
-        else:
-            self._cells[cell] = value
-            self._names.setdefault(cell[0], {})[cell[1]] = None
+        cells = self._cells
+        for cell, value in reversed(self._journal[mark:]):
+            if value is None:
+                cells.pop(cell, None)
+            else:
+                cells[cell] = value
+        del self._journal[mark:]

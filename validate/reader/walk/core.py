@@ -197,6 +197,7 @@ class Walk:
         self.outdated: dict[Cell, tuple[Obj, str, Value]] = {}
         self.parted: set[int] = set()  # for `beginnings`: modules in which ranks had different weights at some time
         self.ties = False  # the program has tied weights
+        self.has_parts = False  # for `parts`: a number was made of what this rank holds
         self.among = False  # what is being looked at is one of several things that a value may be
 
     # --- identities ---
@@ -257,6 +258,8 @@ class Walk:
 
     def about(self, value: object) -> Literal["files", "clock"] | None:
         """What a value is an answer about, None for one that the ranks may have agreed on."""
+        if not self.asked:
+            return None
         if isinstance(value, Tuple):
             return next((about for item in value.items if (about := self.about(item)) is not None), None)
         if isinstance(value, Union):
@@ -443,7 +446,7 @@ class Walk:
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        self._pending.append(_Pending(event, path, tuple(frame.scope for frame in self.frames)))
+        self._pending.append(_Pending(event, path, tuple([frame.scope for frame in self.frames])))
 
     def escape(self, node: ast.AST, obj: Obj) -> None:
         """The object goes out of sight here; told once for all that happens between two other events."""

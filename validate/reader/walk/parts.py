@@ -19,6 +19,8 @@ _LOGS = re.compile(r"log|print|add_|write|info|debug|warn|append|update|metric|r
 
 def part_in(walk: Walk, *values: Value) -> Part | None:
     """The plain number of this rank's part that these values hold or are made of, of all such numbers in them."""
+    if not walk.has_parts:  # there is nothing to look for, and this is asked of every call
+        return None
     found = [p for p in _all(walk, values, 0) if not p.pending]
     return Part(tuple(dict.fromkeys(i for p in found for i in p.of)), pending=False) if found else None
 
@@ -40,6 +42,7 @@ def reduced_part(walk: Walk, value: Value, how: str) -> Part | None:
     """`norm` or another reduction of all elements of a sharded tensor."""
     if not isinstance(value, Tensors) or value.form not in (Form.SHARDED, Form.LOCAL):
         return None
+    walk.has_parts = True
     return Part((walk.fresh(),), pending=value.form is Form.SHARDED, adds=how == "sum")
 
 
