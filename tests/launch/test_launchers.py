@@ -271,3 +271,10 @@ def test_the_environment_of_the_job_is_added_and_output_is_bounded(tmp_path: Pat
 def test_an_unknown_launcher_is_refused() -> None:
     with pytest.raises(UserError, match="expected warm or torchrun"):
         launcher("slurm")
+
+
+def test_what_multiprocessing_needs_lies_in_the_jobs_own_folder(tmp_path: Path) -> None:
+    """Or each rank that is killed would leave a folder behind."""
+    script = "from multiprocessing import util\nprint(util.get_temp_dir())"
+    run = run_script(tmp_path, script, prepared=False, nproc=1)
+    assert Path(run.ends[0].output.strip()).is_relative_to(run.job.scratch), run.ends[0].output

@@ -161,12 +161,18 @@ def _run(settings: Settings) -> tuple[int, str | None]:
     except BaseException as error:
         error.__traceback__ = _without_ours(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
-        message = " ".join(str(error).split())
+        message = _message(error)
         return (
             -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1,
             f"{type(error).__name__}: {message}"[:ERROR_LIMIT] if message else type(error).__name__,
         )
     return 0, None
+
+
+def _message(error: BaseException) -> str:
+    """What an exception says, on one line; of one that has swallowed the tracebacks of all ranks, how the last ends."""
+    said = str(error).strip()
+    return " ".join((said.splitlines()[-1] if "Traceback (most recent call last)" in said else said).split())
 
 
 def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType | None:
