@@ -59,7 +59,7 @@ def built(call: Call, module: Obj, name: str) -> None:
     if (dtype := dtype or dtypes.default(walk)) is not None:
         dtypes.give(walk, module, dtype)
     walk.emit(ModuleBuilt, call.node, module=walk.ref(module), cls=name, meta=meta)
-    if meta is False:
+    if meta is False and _method_name(call) != "from_pretrained":  # which loads the same weights on all ranks
         beginnings.built(walk, module)
 
 
