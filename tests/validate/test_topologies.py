@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pytorch_fsdp2_dcp.templates.options import answer
+from pytorch_fsdp2_dcp.templates.render import render
+from pytorch_fsdp2_dcp.validate import header
+from pytorch_fsdp2_dcp.validate.errors import UserError
+from pytorch_fsdp2_dcp.validate.proofs.bench import Bench
 from pytorch_fsdp2_dcp.validate.proofs.parity import Parity
 from pytorch_fsdp2_dcp.validate.proofs.reshard import Reshard
+from pytorch_fsdp2_dcp.validate.proofs.topology import on, targets
 
 from .topologies import WITHOUT_DROPOUT, bench_for, prove, trainer
 
-pytestmark = pytest.mark.slow
+TEXT = Path(__file__).resolve().parents[1] / "fixtures" / "text.md"
 
 
+@pytest.mark.slow
 def test_a_right_script_with_dropout_computes_the_same_on_other_ranks(tmp_path: Path) -> None:
     bench = bench_for(tmp_path, trainer())
     parity, reshard = prove(Parity(), bench), prove(Reshard(), bench)
@@ -41,6 +48,7 @@ COUNTER = (
 PLACE = (("        self.done = int", "        self.done = self.done if self.world == 1 else int"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "ranks", "words"),
     [
@@ -69,6 +77,7 @@ ADDED = (
 RATE = (("lr=0.05", "lr=0.025 * self.world"),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
@@ -103,6 +112,7 @@ NORM = (
 
 
 @pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
@@ -121,3 +131,92 @@ def test_what_depends_on_the_ranks_by_nature_is_not_compared(
     assert words in parity.reason
     assert "losses cannot be compared" in reshard.reason
     assert reshard.figures["targets"][0]["tensors_that_differ"] == []
+
+
+def generated(tmp_path: Path, mesh: str, edit: str = "", **subject: object) -> Bench:
+    text = render(answer({"mesh": mesh}))
+    carried = header.parse(text)
+    assert carried is not None
+    args = (*carried.proof_args, "--data", str(TEXT))
+    return bench_for(
+        tmp_path, text + edit, **{"args": args, "header": carried, "checkpoint_arg": carried.checkpoint_arg, **subject}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks", "to", "told"),
+    [
+        ("dp_shard=-1", 2, 4, "4 ranks (dp_shard=4)"),
+        ("dp_replicate=2,dp_shard=-1", 4, 2, "2 ranks (dp_replicate=2,dp_shard=1)"),
+        ("dp_replicate=2,dp_shard=-1", 4, 1, "1 rank (dp_shard=1)"),
+        ("dp_shard=-1,tp=2", 4, 2, "2 ranks (dp_shard=1,tp=2)"),
+        ("dp_shard=-1,tp=2", 2, 3, "3 ranks (dp_shard=3)"),
+        ("dp_replicate=2,dp_shard=2,tp=2", 8, 4, "4 ranks (dp_replicate=2,dp_shard=1,tp=2)"),
+    ],
+)
+def test_a_mesh_goes_to_other_ranks_as_far_as_it_divides_them(
+    mesh: str, ranks: int, to: int, told: str, tmp_path: Path
+) -> None:
+    assert str(on(generated(tmp_path, mesh, nproc=ranks).subject, to)) == told
+
+
+def test_sizes_on_the_command_line_come_before_those_of_the_mesh(tmp_path: Path) -> None:
+    bench = generated(tmp_path, "dp_shard=-1,tp=2", nproc=4, args=("--tp", "1"))
+    assert str(on(bench.subject, 8)) == "8 ranks (dp_shard=8)"
+
+
+@pytest.mark.parametrize(
+    ("to", "told", "anew"),
+    [
+        ({"to_mesh": "dp_shard=2,tp=2"}, "4 ranks (dp_shard=2,tp=2)", True),
+        ({"to_mesh": "dp_shard=-1"}, "2 ranks (dp_shard=2)", False),
+        ({"to_mesh": "dp_shard=-1,tp=2", "to_nproc": 4}, "4 ranks (dp_shard=2,tp=2)", True),
+        ({"to_nproc": 6}, "6 ranks (dp_shard=6)", False),
+    ],
+)
+def test_a_mesh_that_a_script_has_no_dims_for_is_generated(
+    to: dict[str, object], told: str, anew: bool, tmp_path: Path
+) -> None:
+    (topology,) = targets(generated(tmp_path, "dp_shard=-1", **to))
+    assert (str(topology), topology.script is not None) == (told, anew)
+
+
+def test_by_default_two_ranks_go_to_one_and_to_four_and_more_to_half(tmp_path: Path) -> None:
+    assert [t.nproc for t in targets(bench_for(tmp_path, ""))] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("to", "edit", "words"),
+    [
+        ({"to_mesh": "tp=2"}, "", "--to-mesh tp=2: there is no dp_shard"),
+        ({"to_mesh": "dp_shard=3", "to_nproc": 4}, "", "expected sizes that multiply to 4 ranks"),
+        ({"to_mesh": "dp_shard=-1,tp=2", "to_nproc": 3}, "", "expected sizes that multiply to 3 ranks"),
+        ({"to_mesh": "dp_shard=2,tp=2"}, "# mine\n", "was edited"),
+        ({"to_mesh": "dp_shard=2", "header": None}, "", "was not generated"),
+    ],
+)
+def test_a_mesh_that_a_script_cannot_be_given_is_refused(
+    to: dict[str, object], edit: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        targets(generated(tmp_path, "dp_shard=-1", edit, **to))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "ranks", "to"),
+    [
+        ("dp_shard=-1", 2, "dp_shard=1,tp=2"),
+        pytest.param("dp_shard=-1", 2, "dp_replicate=2,dp_shard=2", marks=pytest.mark.matrix),
+        pytest.param("dp_replicate=2,dp_shard=-1", 4, "dp_shard=2,tp=2", marks=pytest.mark.matrix),
+        pytest.param("dp_shard=-1,tp=2", 4, "dp_replicate=2,dp_shard=2", marks=pytest.mark.matrix),
+        pytest.param("dp_replicate=2,dp_shard=1,tp=2", 4, "dp_shard=4", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_generated_script_continues_on_another_mesh(mesh: str, ranks: int, to: str, tmp_path: Path) -> None:
+    bench = generated(tmp_path, mesh, nproc=ranks, to_mesh=to)
+    for proof in (Parity(), Reshard()):
+        verdict = prove(proof, bench)
+        assert verdict.status == "pass", verdict
+    (target,) = verdict.figures["targets"]
+    assert (target["tensors"], target["steps_compared"], target["mesh"]) == (56, 5, to)
