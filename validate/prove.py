@@ -23,11 +23,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import json
+import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -93,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     torch_version = _torch_version()
     names = _choose(arguments.prove)
-    with tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
+    with _tidy_on_sigterm(), tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
         bench = Bench(
             _subject(arguments),
             launcher(arguments.launcher),
@@ -121,6 +125,19 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
     return 2 if impossible or len(skipped) == len(verdicts) else 0
+
+
+@contextlib.contextmanager
+def _tidy_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _prove(proof: Proof, bench: Bench) -> Verdict:

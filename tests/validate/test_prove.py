@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,7 @@ import pytest
 from pytorch_fsdp2_dcp.validate import command
 
 from ..commands import SKILL, fsdp2
+from ..runs import alive
 from ..schemas import VALIDATE
 
 SCRIPTS = SKILL / "tests" / "fixtures" / "scripts"
@@ -213,3 +219,30 @@ def test_wrong_arguments_are_refused_before_anything_runs(
     code, proofs, stderr = validate(tmp_path / name, *options)
     assert (code, proofs, len(stderr.splitlines())) == (2, {}, 1)
     assert words in stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_behind(signum: signal.Signals, tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    begun = tmp_path / "begun"
+    script = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(987)\n"
+    (tmp_path / "train.py").write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, str(SKILL), "validate", "train.py", "--prove", "trace"],
+        env={**os.environ, "TMPDIR": str(folder)},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    for _ in range(3000):
+        if begun.exists():
+            break
+        time.sleep(0.02)
+    process.send_signal(signum)
+    process.communicate()
+    assert begun.exists()
+    assert process.returncode != 0
+    assert [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor")] == []
+    assert alive(str(tmp_path)) == []

@@ -93,7 +93,7 @@ class Bench:
         self._places += 1
         folder = self._scratch / f"place-{self._places}"
         if self.subject.checkpoint_arg is None:
-            _copy_tree(self.subject.cwd, folder)
+            _copy_tree(self.subject.cwd, folder, self._scratch)
             return Place(folder, folder)
         folder.mkdir()
         return Place(self.subject.cwd, folder / "checkpoints")  # not there yet, as before anybody's first run
@@ -406,10 +406,15 @@ def trace_steps(trace: Trace) -> int:
     return max((event.when.step or 0 for event in trace.events), default=0)
 
 
-def _copy_tree(source: Path, destination: Path) -> None:
+def _copy_tree(source: Path, destination: Path, scratch: Path) -> None:
+    """Copy a working directory, but for `scratch`, which may lie in it."""
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return {*NOT_COPIED(folder, names), *(name for name in names if Path(folder, name) == scratch)}
+
     size = 0
     for folder, folders, files in os.walk(source):
-        skipped = NOT_COPIED(folder, folders + files)
+        skipped = left_out(folder, folders + files)
         folders[:] = [f for f in folders if f not in skipped]
         size += sum(Path(folder, f).lstat().st_size for f in files if f not in skipped)
         if size > COPY_LIMIT:
@@ -417,4 +422,4 @@ def _copy_tree(source: Path, destination: Path) -> None:
                 f"{source} is too large to copy for each run (over {COPY_LIMIT // 2**20} MiB); name the flag that sets "
                 "the script's checkpoint directory with --checkpoint-arg, or start from a smaller folder"
             )
-    shutil.copytree(source, destination, ignore=NOT_COPIED, symlinks=True)
+    shutil.copytree(source, destination, ignore=left_out, symlinks=True)
