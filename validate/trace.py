@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .events import Escaped, Event, Location, Origin, Ref
 from .target import Target
@@ -39,22 +39,29 @@ class Trace:
     ended: bool = True
     ranks: int | None = None
     target: Target | None = None
+    # What `of` has looked for: there are as many rules, and each asks for few classes, many times.
+    _of: dict[Any, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of(self, *types: type[E]) -> Iterator[E]:
         """The events of these classes, in order."""
-        return (e for e in self.events if isinstance(e, types))
+        if types not in self._of:
+            self._of[types] = tuple(e for e in self.events if isinstance(e, types))
+        return iter(self._of[types])
 
     def before(self, event: Event, *types: type[E]) -> Iterator[E]:
         """The events of these classes that come before `event` in an execution that reaches both."""
-        return (e for e in self.of(*types) if e.order < event.order and together(e, event))
+        taken = _sides(event)
+        return (e for e in self.of(*types) if e.order < event.order and _reached(e, taken))
 
     def after(self, event: Event, *types: type[E]) -> Iterator[E]:
         """The events of these classes that come after `event` in an execution that reaches both."""
-        return (e for e in self.of(*types) if e.order > event.order and together(e, event))
+        taken = _sides(event)
+        return (e for e in self.of(*types) if e.order > event.order and _reached(e, taken))
 
     def between(self, first: Event, last: Event, *types: type[E]) -> Iterator[E]:
         """The events of these classes after `first` and before `last`."""
-        return (e for e in self.after(first, *types) if e.order < last.order and together(e, last))
+        taken = _sides(last)
+        return (e for e in self.after(first, *types) if e.order < last.order and _reached(e, taken))
 
     def inside(self, inner: Ref, outer: Ref) -> bool:
         """Whether module `inner` is held by `outer`, at any depth; False for a module and itself."""
@@ -78,8 +85,17 @@ class Trace:
 
 def together(one: Event, other: Event) -> bool:
     """Whether one execution can reach both events: they do not lie on opposite sides of one branch."""
-    taken = {c.condition: c.taken for c in one.when.path}
-    return all(taken.get(c.condition, c.taken) == c.taken for c in other.when.path)
+    return _reached(other, _sides(one))
+
+
+def _sides(event: Event) -> dict[int, bool]:
+    """The side that is taken of each branch on the way to an event."""
+    return {c.condition: c.taken for c in event.when.path}
+
+
+def _reached(event: Event, taken: Mapping[int, bool]) -> bool:
+    """Whether an execution that takes these sides can reach the event."""
+    return all(taken.get(c.condition, c.taken) == c.taken for c in event.when.path)
 
 
 def implied(event: Event, by: Event) -> bool:
