@@ -611,7 +611,8 @@ class OptimizerBuilt(Event):
     """`modules`: those whose parameters it was given.
 
     `stateless`: it keeps no state by construction (SGD without momentum). `dtype`: of the parameters that it steps,
-    where all are known to have the same; None too for an optimizer that is not torch's own.
+    where all are known to have the same; None too for an optimizer that is not torch's own. `given`: the names of what
+    it was given, in this order: of parameters in a run, of the modules that they are of for the reader.
     """
 
     optimizer: Ref
@@ -619,6 +620,7 @@ class OptimizerBuilt(Event):
     modules: tuple[Ref, ...] = ()
     stateless: bool = False
     dtype: str | None = None
+    given: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

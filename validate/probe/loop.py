@@ -66,6 +66,7 @@ def install(
             modules=refs,
             stateless=plain,
             dtype=dtype(optimizer),
+            given=modules.names(parameters_of(optimizer)) if type(optimizer).__module__.startswith("torch.") else (),
         )
 
     def dtype(optimizer: Optimizer) -> str | None:

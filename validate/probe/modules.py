@@ -145,6 +145,12 @@ class Modules:
         owner, shape = self._owners.get(id(parameter), (None, None))
         return owner() if owner is not None and shape == parameter.shape else None
 
+    def names(self, params: Iterable[torch.Tensor]) -> tuple[str, ...]:
+        """The FQNs of parameters, in the order given; none where one has none."""
+        known = {id(p): name for root in self.roots() for name, p in root.named_parameters()}
+        found = [known.get(id(p)) for p in params]
+        return tuple(name for name in found if name is not None) if None not in found else ()
+
     def snapshot(self, module: nn.Module) -> set[int]:
         """The ids of the DTensors among the parameters of a module."""
         return {id(p) for p in parameters(module) if isinstance(p, DTensor)}

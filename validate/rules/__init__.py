@@ -65,6 +65,7 @@ from .loop import (
     LossReducedBeforeBackward,
     PartialTensorRead,
 )
+from .numbering import OptimizerStateByIndex
 from .numbers import CastAfterSharding, LowPrecisionMasters, ReductionInLowPrecision
 from .omissions import DataPositionNotSaved, RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
@@ -148,6 +149,7 @@ RULES: tuple[Rule, ...] = (
     RetentionBeforeDurable(),
     GroupMissesRanks(),
     StateTakenBetweenBackwardAndStep(),
+    OptimizerStateByIndex(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),
     LoadedValueNotReadBack(),

@@ -81,6 +81,7 @@ def built(call: Call, optimizer: Obj, cls: str) -> None:
         stateless=cls == "SGD" and not call.open and call.constant(2, "momentum") in (None, 0, 0.0)
         and call.get(2, "momentum") is None,
         dtype=_dtype(call, modules),
+        given=tuple(walk.name(m) for m in modules) if call.name.startswith("torch.optim.") else (),
     )  # fmt: skip
     walk.store.set((optimizer.id, "%modules"), walk.new_list(modules))
 
