@@ -63,12 +63,12 @@ def generators() -> int:
 
 
 def _dtypes(module: nn.Module) -> Iterator[torch.dtype]:
-    for parameter in parameters(module):
-        if parameter.is_floating_point():
-            yield parameter.dtype
-            kind = parameter.device.type
-            if kind != "meta" and torch.is_autocast_enabled(kind):
-                yield torch.get_autocast_dtype(kind)
+    held = {(parameter.dtype, parameter.device.type) for parameter in parameters(module)}
+    for dtype, device in held:
+        if dtype.is_floating_point:
+            yield dtype
+            if device != "meta" and torch.is_autocast_enabled(device):
+                yield torch.get_autocast_dtype(device)
 
 
 def _samples(tensors: list[torch.Tensor]) -> Iterator[int]:
