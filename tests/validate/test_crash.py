@@ -31,6 +31,29 @@ def test_a_script_that_keeps_what_is_whole_is_cut_in_every_phase(validate: Valid
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
+def test_a_script_that_publishes_by_renaming_may_lose_what_it_had_not_renamed(
+    validate: Validate,  # noqa: F811
+    place: Path,  # noqa: F811
+) -> None:
+    script = place / "keeps_two.py"
+    first = "        if dist.get_rank() == 0:\n            "
+    renamed = (
+        f'part = ROOT / f"part-{{self.done}}"\n{first}shutil.rmtree(part, ignore_errors=True)\n        dist.barrier()\n'
+        f"        {SAVE.replace('folder', 'part')}\n{first}part.rename(folder)\n        dist.barrier()"
+    )
+    script.write_text(script.read_text().replace(SAVE, renamed))
+    code, proofs, stderr = validate(script, "--prove", "crash")
+    assert code == 0, (proofs, stderr)
+    (published,) = (cut for cut in proofs["crash"]["figures"]["cuts"] if cut["phase"] == "published")
+    assert (published["whole_checkpoint_at_step"], published["resumed_from_step"]) == (4, 2)
+    assert proofs["crash"]["figures"]["not_seen"] == [
+        "a truncated checkpoint where the next save goes",
+        "a checkpoint that lacks a file where the next save goes",
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
