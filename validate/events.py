@@ -145,11 +145,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unset:
-    """What in a module still holds what `to_empty` left there, by name; `everything`: all of its parameters do."""
+    """What in a module still holds what `to_empty` left there, by name; `everything`: all of its parameters do.
+
+    `made`: where the first of these parameters, or the module that owns it, was made; None where that was not seen.
+    """
 
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     everything: bool = False
+    made: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,6 @@ def test_a_submodule_before_its_root() -> None:
         (*SHARDED, INNER),
         (*SHARDED, INNER, does(Exited, code=0)),
         (INNER, *SHARDED, OUTER),
-        (*SHARDED, does(EntryRegistered, module=MODEL, method="encode"), INNER, OUTER),
         (*SHARDED, does(Escaped, of=MODEL), INNER, OUTER),
         (*SHARDED, does(ForwardEntered, module=OTHER), OUTER),
         (*SHARDED, OUTER, BORROWED),
@@ -59,3 +58,10 @@ def test_a_submodule_before_its_root() -> None:
 )
 def test_a_submodule_that_may_be_called(steps: tuple[Step, ...]) -> None:
     assert "FS404" not in [code for code, _ in found(*steps)]
+
+
+def test_a_method_that_is_registered_gathers_where_it_is_called() -> None:
+    registered = does(EntryRegistered, module=MODEL, method="encode")
+    assert found(*SHARDED, registered, BORROWED, OUTER) == [("FS404", 4)]
+    assert found(*SHARDED, registered, OUTER, BORROWED) == []
+    assert found(*SHARDED, registered, BORROWED, OUTER, origin="probe") == []  # which does not see its calls

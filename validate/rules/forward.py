@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..events import EntryRegistered, Escaped, Event, Exited, ForwardBypassed, ForwardEntered, Ref, Sharded, Unsharded
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import Rule
+from .base import PROBE, Rule
 
 _ROOT_LATER = "requires running forward through the root module first"  # torch's words, when it is too late
 
@@ -73,9 +73,13 @@ class SubmoduleBeforeRoot(Rule):
         return (
             any(e.module == owner or trace.inside(owner, e.module) for e in trace.before(entered, ForwardEntered))
             or any(trace.related(u.module, owner) for u in trace.before(entered, Unsharded))
-            or any(trace.related(r.module, owner) for r in trace.before(entered, EntryRegistered))
+            or (trace.origin == PROBE and self._registered(trace, owner, entered))
             or any(trace.related(e.of, owner) for e in trace.before(entered, Escaped))
         )
+
+    def _registered(self, trace: Trace, owner: Ref, entered: Event) -> bool:
+        """Whether a method of the owner's gathers its parameters, whose calls the probe does not see."""
+        return any(trace.related(r.module, owner) for r in trace.before(entered, EntryRegistered))
 
     def _roots(self, trace: Trace, inner: Ref, entered: ForwardEntered) -> Iterator[tuple[Ref, Event]]:
         """The sharded modules that hold the one entered and were never called before, with what calls them later."""

@@ -99,7 +99,10 @@ class InitialisationMissesParameters(Rule):
                 f"{listed(entered.unset.parameters)} is not: it holds whatever was in memory. Give the module that "
                 "owns it a reset_parameters (or what your loop calls), so that none is left out."
             )
-            yield self.finding(materialised, message, (entered, "called here"))
+            made = entered.unset.made
+            yield self.finding(
+                materialised, message, (entered, "called here"), *(() if made is None else ((made, "made here"),))
+            )
 
 
 class RanksStartDifferent(Rule):

@@ -132,10 +132,14 @@ class SavedKeysNotRequested(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for loaded in trace.of(Loaded):
-            if loaded.series is None or next(trace.after(loaded, Stepped), None) is None:
+            if next(trace.after(loaded, Stepped), None) is None:
                 continue
-            loads = [e for e in trace.of(Loaded) if e.series == loaded.series]
-            saves = [e for e in trace.of(Saved, AsyncSaved) if e.series == loaded.series]
+            loads, saves = list(trace.of(Loaded)), list(trace.of(Saved, AsyncSaved))
+            if any(e.series is not None and e.series == loaded.series for e in saves):
+                loads = [e for e in loads if e.series == loaded.series]
+                saves = [e for e in saves if e.series == loaded.series]
+            elif not self._goes_on(loaded):
+                continue
             if any(self._unclear(e.entries) for e in (*loads, *saves)):
                 continue
             requested = {_top(entry) for e in loads for entry in e.entries or ()}
@@ -148,6 +152,10 @@ class SavedKeysNotRequested(Rule):
                 "if it had never been. Put it into the dictionary that is loaded, and read it back."
             )
             yield self.finding(loaded, message, (saved, "saved here"))
+
+    def _goes_on(self, loaded: Loaded) -> bool:
+        """Whether it is no other run's weights that are loaded, to begin with: it asks how far that run had come."""
+        return any(e.kind is Kind.VALUE and _PROGRESS.search(e.key) for e in loaded.entries or ())
 
     def _unclear(self, entries: tuple[Entry, ...] | None) -> bool:
         return entries is None or any(_top(entry) in ("", "*") for entry in entries)

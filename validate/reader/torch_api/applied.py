@@ -21,13 +21,21 @@ def of_given(call: Call, state: Value | None) -> dict[str, Any]:
     return {
         "form": forms.pop() if len(forms) == 1 else Form.UNKNOWN,
         "empty": any(_is_empty(call.walk, v) or _is_empty_elsewhere(v) for v in given) or None,
-        "unread": None if _is_made_here(given) else isinstance(statement, ast.Expr) and statement.value is call.node,
+        "unread": None
+        if _is_made_here(call.walk, given)
+        else isinstance(statement, ast.Expr) and statement.value is call.node,
     }
 
 
-def _is_made_here(given: list[Value]) -> bool:
+def _is_made_here(walk: Walk, given: list[Value]) -> bool:
     """Whether the program put the state dict together key by key, so that it has looked at the names."""
-    return any(isinstance(v, Obj) and v.what is What.DICT for v in given)
+    return any(isinstance(v, Obj) and v.what is What.DICT and not _is_remade(walk, v) for v in given)
+
+
+def _is_remade(walk: Walk, given: Obj) -> bool:
+    """Whether it is another one with other names, all alike."""
+    content = walk.items(given)
+    return walk.fact(given, "remade") and content is not None and len(content.items) == 1
 
 
 def flag(call: Call, position: int, name: str, otherwise: bool) -> bool | None:

@@ -20,7 +20,7 @@ from ...events import (
     SignalHandled,
 )
 from ..nodes import nodes
-from ..values import NONE, Elements, External, Method, Obj, Tensors, Tuple, Value, What, members, single
+from ..values import NONE, Elements, External, Method, Obj, Part, Tensors, Tuple, Value, What, members, single
 from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
@@ -345,11 +345,11 @@ def _full_tensor(call: Call, receiver: Value) -> Value | None:
 
 @anything("to_local")
 def _to_local(call: Call, receiver: Value) -> Value | None:
-    return (
-        Tensors(receiver.of, receiver.kind, Form.LOCAL, receiver.via)
-        if isinstance(receiver, Tensors)
-        else call.walk.unknown()
-    )
+    if isinstance(receiver, Part):
+        return Part(receiver.of, pending=False)
+    if isinstance(receiver, Tensors):
+        return Tensors(receiver.of, receiver.kind, Form.LOCAL, receiver.via)
+    return call.walk.unknown()
 
 
 # --- processes ---

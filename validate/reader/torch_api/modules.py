@@ -59,6 +59,7 @@ def built(call: Call, module: Obj, name: str) -> None:
     if (dtype := dtype or dtypes.default(walk)) is not None:
         dtypes.give(walk, module, dtype)
     walk.emit(ModuleBuilt, call.node, module=walk.ref(module), cls=name, meta=meta)
+    contents.note_made(walk, module, call.node)
     if meta is False and _method_name(call) != "from_pretrained":  # which loads the same weights on all ranks
         beginnings.built(walk, module)
 
@@ -226,6 +227,7 @@ def _register_buffer(call: Call, module: Obj) -> Value:
 @api("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 def _parameter(call: Call) -> Value:
     made = call.walk.unknown(External("torch.nn.Parameter"))
+    contents.note_made(call.walk, made, call.node)
     if call.constant(1, "requires_grad") is False:
         call.walk.establish(made, "frozen")
     return made

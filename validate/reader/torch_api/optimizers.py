@@ -187,6 +187,9 @@ def _step(call: Call, optimizer: Obj) -> Value:
 def _stepped(call: Call, optimizer: Obj) -> None:
     """The optimizer steps, once what was to run before a step has run."""
     walk = call.walk
+    within = walk.frame.function
+    if within is not None and within.name == "step" and walk.frame.receiver == optimizer:
+        return  # `super().step()`, of which the call that led here tells
     hooks = walk.store.get((optimizer.id, "%before"))
     for hook in hooks.items if isinstance(hooks, Tuple) else ():
         call_value(walk, hook, Call(walk, call.node, [optimizer, walk.unknown(), walk.unknown()], {}))

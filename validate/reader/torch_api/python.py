@@ -161,7 +161,10 @@ def _zipped(call: Call) -> Value:
 @api("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
 def _range(call: Call) -> Value:
     division.called(call, call.name)
-    return call.walk.new_list([call.walk.sym()], exact=False)
+    each = call.walk.sym()
+    if call.name == "builtins.range" and len(call.args) == 1:
+        call.walk.store.set((each.key, "%below"), call.args[0])
+    return call.walk.new_list([each], exact=False)
 
 
 @api("tqdm.tqdm", "tqdm.auto.tqdm", "itertools.cycle", "itertools.islice")

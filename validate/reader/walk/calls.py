@@ -6,7 +6,7 @@ import ast
 import sys
 from dataclasses import dataclass
 
-from ...events import ForwardBypassed, ForwardEntered
+from ...events import ForwardBypassed, ForwardEntered, Stepped
 from ..torch_api.table import ANY_METHODS, API, METHODS
 from ..values import (
     NONE,
@@ -42,7 +42,7 @@ from .folders import pass_on
 from .lookup import attribute
 from .loops import iterate
 from .parts import handed_on
-from .structure import borrows, drops, uncovered
+from .structure import borrows, drops, is_leaf, uncovered
 
 
 @dataclass
@@ -122,7 +122,11 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
     if isinstance(callee, Function):
         return invoke(walk, callee, call)
     if isinstance(callee, Bound):
-        return invoke(walk, callee.function, call, callee.receiver)
+        enter_registered(call, callee.receiver, callee.function.name)
+        made = invoke(walk, callee.function, call, callee.receiver)
+        if callee.function.name == "step" and call.node is not callee.function.node:
+            own_step(call, callee.receiver)
+        return made
     if isinstance(callee, Class):
         return instantiate(walk, callee, call)
     if isinstance(callee, Partial):
@@ -163,6 +167,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         receiver = receiver.receiver
     else:
         uses.method_called(call, receiver, callee.name)
+        enter_registered(call, receiver, callee.name)
     what = walk.what(receiver)
     if what is not None and isinstance(receiver, Obj):
         handler = METHODS.get((what, callee.name))
@@ -174,7 +179,8 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     ties.method_called(walk, receiver, callee.name, call.node)
     if what in (What.MODULE, What.OPAQUE) and not callee.name.startswith(_LEAVE_VALUES):
         contents.fill(walk, receiver)
-        dtypes.forget(walk, receiver)
+        if not (isinstance(receiver, Obj) and is_leaf(receiver)):  # torch.nn's own methods leave the dtype as it is
+            dtypes.forget(walk, receiver)
     if isinstance(receiver, Tensors):
         if callee.name.endswith("_"):
             contents.fill(walk, receiver)
@@ -260,6 +266,21 @@ def find_method(walk: Walk, obj: Obj, name: str) -> Value | None:
 
 def enter_forward(call: Call, module: Obj) -> Value:
     """`module(...)`."""
+    tell_forward(call, module)
+    made = walk_forward(call, module, "forward")
+    if call.walk.fact(module, "means") and isinstance(made, Obj):
+        call.walk.establish(made, "mean")
+    return made
+
+
+def enter_registered(call: Call, receiver: Value, name: str) -> None:
+    """`module.generate(...)`: a method that gathers parameters as a forward does, where it is registered to."""
+    if isinstance(receiver, Obj) and call.walk.fact(receiver, "registered." + name):
+        tell_forward(call, receiver)
+
+
+def tell_forward(call: Call, module: Obj) -> None:
+    """A forward of the module begins, as the program's own call."""
     walk = call.walk
     if walk.in_forward == 0 and walk.building == 0:
         owner = borrows(walk, module)
@@ -275,10 +296,6 @@ def enter_forward(call: Call, module: Obj) -> Value:
             unset=contents.unset(walk, module),
             alike=beginnings.alike(walk, module),
         )
-    made = walk_forward(call, module, "forward")
-    if walk.fact(module, "means") and isinstance(made, Obj):
-        walk.establish(made, "mean")
-    return made
 
 
 def bypass_forward(call: Call, module: Obj, name: str) -> None:
@@ -302,6 +319,12 @@ def walk_forward(call: Call, module: Obj, name: str) -> Value:
     with walk.restored("in_forward", walk.in_forward + 1):
         inside = Call(walk, method.function.node, call.args, call.kwargs, call.open)
         return invoke(walk, method.function, inside, module)
+
+
+def own_step(call: Call, receiver: Value) -> None:
+    """`optimizer.step()` of a class of the program's own."""
+    if isinstance(receiver, Obj) and call.walk.what(receiver) is What.OPTIMIZER:
+        call.walk.emit(Stepped, call.node, optimizer=call.walk.ref(receiver))
 
 
 # --- functions of the program ---

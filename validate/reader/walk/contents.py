@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ...events import Unset
-from ..values import Class, External, Obj, Tensors, Tuple, Value, What, members
+from ...events import Location, Unset
+from ..values import NONE, Class, Const, External, Obj, Tensors, Tuple, Value, What, members
 from . import dtypes
 from .classes import lineage
 from .core import Walk, parts
@@ -26,6 +26,11 @@ def is_tensor(value: Value) -> bool:
 
 
 # --- what happens to a module ---
+
+
+def note_made(walk: Walk, obj: Obj, node: ast.AST) -> None:
+    """The module, or the tensor, is made here."""
+    walk.store.set((obj.id, "%made"), Const(walk.at(node)))
 
 
 def empty(walk: Walk, module: Obj, fact: str = "emptied") -> None:
@@ -66,6 +71,7 @@ def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
                 owner = _owner(walk, v)
                 if owner is not None:
                     walk.establish(owner, fact)
+                    walk.store.set((owner.id, f"%{fact} on"), Const(walk.path))
                 elif v.what in (What.LIST, What.DICT):
                     todo += parts(walk, v)
 
@@ -102,28 +108,41 @@ def unset(walk: Walk, module: Obj) -> Unset | None:
         return Unset(everything=True) if any(walk.fact(m, "emptied") for m in whole) else None
     if any(m.parent is not None and m.parent[1].endswith("()[*]") for m in touched):
         return None  # some of its modules, who knows which
-    parameters: list[str] = []
+    # A run that begins has no checkpoint: where the program initialises some parameters, that is for all to be.
+    begins = any(walk.fact(m, "filled") and m.cls != BUFFER for m in touched)
+    loaded = any(walk.fact(m, "loaded") and not (begins and _may_be_passed_over(walk, m)) for m in whole)
+    parameters: dict[str, Obj] = {}
     buffers: list[str] = []
-    _collect(walk, module, "", any(walk.fact(m, "loaded") for m in whole), (parameters, buffers), set())
-    return Unset(parameters=tuple(parameters), buffers=tuple(buffers)) if parameters or buffers else None
+    _collect(walk, module, "", loaded, (parameters, buffers), set())
+    if not parameters and not buffers:
+        return None
+    first = walk.get((next(iter(parameters.values())).id, "%made")) if parameters else None
+    made = first.value if isinstance(first, Const) and isinstance(first.value, Location) else None
+    return Unset(parameters=tuple(parameters), buffers=tuple(buffers), made=made)
+
+
+def _may_be_passed_over(walk: Walk, module: Obj) -> bool:
+    """Whether the module is loaded on one branch alone, that need not be the one taken."""
+    paths = [v.value for _, v in members(walk.get((module.id, "%loaded on")) or NONE) if isinstance(v, Const)]
+    return len(paths) == 1 and isinstance(paths[0], tuple) and not set(paths[0]) <= set(walk.path)
 
 
 def _collect(
-    walk: Walk, module: Obj, prefix: str, loaded: bool, found: tuple[list[str], list[str]], seen: set[int]
+    walk: Walk, module: Obj, prefix: str, loaded: bool, found: tuple[dict[str, Obj], list[str]], seen: set[int]
 ) -> None:
     if module.id in seen or walk.fact(module, "filled"):
         return
     seen.add(module.id)
-    loaded = loaded or walk.fact(module, "loaded")
+    loaded = loaded or (bool(prefix) and walk.fact(module, "loaded"))
     if is_leaf(module):
         if isinstance(module.cls, External) and module.cls.name.rpartition(".")[2] in WITH_PARAMETERS and not loaded:
-            found[0].append(prefix + "weight")
+            found[0][prefix + "weight"] = module
         return
     for name, obj in _named(walk, module):
         if walk.fact(obj, "filled") or _set_on_the_way(module, name):
             continue
         if obj.cls == PARAMETER and not loaded:
-            found[0].append(prefix + name)
+            found[0][prefix + name] = obj
         elif obj.cls == BUFFER and (not loaded or walk.fact(obj, "not persistent")):
             found[1].append(prefix + name)
     for name, child in children(walk, module)[0]:

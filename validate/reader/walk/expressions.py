@@ -252,6 +252,10 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
                 return Const(bool(_COMPARE[type(op)](left.value, right.value)))
         if isinstance(op, ast.Is | ast.IsNot) and (left.value is None or right.value is None or left == right):
             return Const((left == right) is isinstance(op, ast.Is))
+    if isinstance(op, ast.Eq | ast.NotEq) and _is_above(walk, left, right):
+        return Const(isinstance(op, ast.NotEq))
+    if isinstance(op, ast.Is | ast.IsNot) and (same := _same_module(walk, left, right)) is not None:
+        return Const(same is isinstance(op, ast.Is))
     if isinstance(op, ast.In | ast.NotIn) and (found := _contained(walk, left, right)) is not None:
         return Const(found is isinstance(op, ast.In))
     rank = _rank_comparison(left, op, right) and not isinstance(op, ast.Is | ast.IsNot)
@@ -261,6 +265,23 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
         rank = False
     made = walk.sym("compare", base.__name__, left, _constants(walk, right), rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
+
+
+def _is_above(walk: Walk, left: Value, right: Value) -> bool:
+    """Whether one of two is an index of a `range`, and the other where that ends, which it never reaches."""
+    return any(
+        isinstance(index, Sym) and walk.store.get((index.key, "%below")) == end
+        for index, end in ((left, right), (right, left))
+    )
+
+
+def _same_module(walk: Walk, left: Value, right: Value) -> bool | None:
+    """Whether two modules that the program has built are one; None where that is not known."""
+    if not (isinstance(left, Obj) and isinstance(right, Obj) and left.id in walk.modules and right.id in walk.modules):
+        return None
+    if left.id == right.id:
+        return None if left.many else True
+    return False if isinstance(left.cls, Class | External) and isinstance(right.cls, Class | External) else None
 
 
 def _constants(walk: Walk, value: Value) -> Value:
@@ -443,7 +464,19 @@ def _dict_comprehension(walk: Walk, node: ast.DictComp) -> Value:
     if isinstance(made, Tensors):  # the state of an object, remade entry by entry
         data = StateData(made.of, made.kind, made.form, made.via, None, None, None, by_rank=_of_rank(key))
         return walk.new(What.STATE, data=data)
-    return walk.new_dict(items, exact)
+    remade = walk.new_dict(items, exact)
+    if _takes_all(node):
+        walk.establish(remade, "remade")
+    return remade
+
+
+def _takes_all(node: ast.DictComp) -> bool:
+    """`{rename(key): value for key, value in others.items()}`: each value of another one, whatever its key."""
+    (generator, *others) = node.generators
+    target = generator.target
+    pair = [part.id for part in target.elts if isinstance(part, ast.Name)] if isinstance(target, ast.Tuple) else []
+    taken = isinstance(node.value, ast.Name) and pair[1:] == [node.value.id]
+    return taken and not others and not generator.ifs
 
 
 def _comprehend(

@@ -307,7 +307,10 @@ def renewed(walk: Walk, value: Value) -> Value:
     if isinstance(value, Obj) and walk.what(value) is What.OPAQUE:
         return walk.unknown()
     if isinstance(value, Sym):
-        return Sym(walk.fresh(), value.rank)
+        another = Sym(walk.fresh(), value.rank)
+        if (end := walk.store.get((value.key, "%below"))) is not None:
+            walk.store.set((another.key, "%below"), end)
+        return another
     if isinstance(value, Tuple):
         return Tuple(tuple(renewed(walk, v) for v in value.items))
     return value
