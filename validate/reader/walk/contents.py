@@ -135,6 +135,8 @@ def _collect(
     seen.add(module.id)
     loaded = loaded or (bool(prefix) and walk.fact(module, "loaded"))
     if is_leaf(module):
+        if walk.fact(module, "tied"):  # whoever sets the other end sets this one
+            return
         if isinstance(module.cls, External) and module.cls.name.rpartition(".")[2] in WITH_PARAMETERS and not loaded:
             found[0][prefix + "weight"] = module
         return

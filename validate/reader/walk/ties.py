@@ -23,6 +23,8 @@ def assigned(walk: Walk, outer: Obj, name: str, value: Value, node: ast.AST) -> 
             may_tie(walk, outer, node)
         elif owner is not None and not (owner.many or walk.holds(outer, owner.id)):
             walk.ties = True
+            for end in (outer, owner):
+                walk.establish(end, "tied")
             walk.emit(Tied, node, module=walk.ref(outer), name=name, to=walk.ref(owner))
     for _, v in members(value):
         if isinstance(v, Obj) and v.cls == PARAMETER and walk.store.get((v.id, "%owner")) is None:
