@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("script")
 
-PROOF_ARGS = (*("--steps", "8", "--checkpoint-interval", "3", "--micro-batch", "2", "--seq-len", "32"),)
-"""A run of a few seconds that accumulates gradients, drops out, and saves in the middle and at its end."""
+PROOF_ARGS = (*("--steps", "8", "--checkpoint-interval", "2", "--micro-batch", "2", "--seq-len", "32"),)
+"""A run of a few seconds that accumulates gradients, drops out, and saves often enough to remove a checkpoint."""
 
 PROOF_GPT = ("--layers", "2", "--width", "32")
 """The built-in model's size; any other has the size that it has."""
