@@ -208,3 +208,81 @@ CONVERT = _object(
     files=_list(_object(file=TEXT, bytes=COUNT)),
     seconds={"type": "number", "minimum": 0},
 )
+
+_BYTES = COUNT
+_SECONDS = {"type": "number", "minimum": 0}
+_PLANNED_MESH = {
+    "type": "object",
+    "properties": {
+        key: {"type": "integer", "minimum": 1} for key in ("dp_replicate", "dp_shard", "tp", "ranks", "nodes")
+    },
+    "required": ["dp_shard", "ranks", "nodes"],
+    "additionalProperties": False,
+}
+_HOW = {"enum": ["tracked", "formulas"]}
+_INTERVAL = _object(**dict.fromkeys(("cost", "mtbf", "restart", "young", "daly", "every", "lost"), _SECONDS))
+_PROPOSAL = _object(
+    mesh=_PLANNED_MESH,
+    checkpointing={"type": "boolean"},
+    peak=_BYTES,
+    how=_HOW,
+    across_bytes_per_token=_SECONDS,
+    within_bytes_per_token=_SECONDS,
+    reason=TEXT,
+)
+
+PLAN = _object(
+    version={"const": 1},
+    model=_object(name=TEXT, parameters=COUNT, tensors=COUNT),
+    mesh=_PLANNED_MESH,
+    training=_object(
+        precision={"enum": ["fp32", "bf16"]},
+        optimizer={"enum": ["adamw", "sgd"]},
+        micro_batch=COUNT,
+        seq_len=COUNT,
+        checkpointing={"type": "boolean"},
+    ),
+    memory=_object(
+        **dict.fromkeys(("parameters", "gradients", "optimizer", "buffers", "activations", "gathered", "peak"), _BYTES),
+        where=TEXT,
+        at_peak={"type": "object", "additionalProperties": _BYTES},
+        how=_HOW,
+    ),
+    checkpoint=_object(
+        **dict.fromkeys(("bytes", "metadata", "files", "rank", "node"), _BYTES),
+        bandwidth={"anyOf": [{"type": "null"}, COUNT]},
+        seconds={"anyOf": [{"type": "null"}, _SECONDS]},
+    ),
+    savings=_list(
+        _object(
+            mode={"enum": ["disabled", "async", "async_with_pinned_mem"]},
+            host=_BYTES,
+            why=TEXT,
+            stall={"anyOf": [{"type": "null"}, _SECONDS]},
+            interval={"anyOf": [{"type": "null"}, _INTERVAL]},
+        )
+    ),
+    fits={
+        "anyOf": [
+            {"type": "null"},
+            _object(limit=_BYTES, meshes=_list(_PROPOSAL), least={"anyOf": [{"type": "null"}, _PROPOSAL]}),
+        ]
+    },
+    planning={
+        "anyOf": [
+            {"type": "null"},
+            _list(
+                _object(
+                    world=COUNT,
+                    measured={"type": "boolean"},
+                    **dict.fromkeys(("planned", "written", "received", "metadata"), COUNT),
+                    **dict.fromkeys(
+                        ("receive_seconds", "plan_seconds", "finish_seconds", "read_seconds", "seconds"), _SECONDS
+                    ),
+                    cached_received={"anyOf": [{"type": "null"}, COUNT]},
+                    cached_seconds={"anyOf": [{"type": "null"}, _SECONDS]},
+                )
+            ),
+        ]
+    },
+)

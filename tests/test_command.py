@@ -12,7 +12,7 @@ import pytest
 
 from .commands import SKILL, assert_refused, fsdp2
 
-VERBS = ("generate", "lint", "validate", "explain", "inspect", "convert")
+VERBS = ("generate", "lint", "validate", "explain", "inspect", "convert", "plan")
 
 
 @pytest.fixture

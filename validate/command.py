@@ -15,6 +15,7 @@ VERBS = {  # verb: the module that defines it, and what it is for; a module is i
     "explain": (".explain", "show the page of a rule, or list the rules"),
     "inspect": (".inspect", "look into a checkpoint: whole or not, what it holds, how it differs from another"),
     "convert": (".convert", "write a checkpoint in another format: DCP, one .pt file, safetensors"),
+    "plan": (".plan", "memory of a rank, checkpoint size, how often to save, and what fits, before a run"),
     "skill": (".skill", "copy this skill to where a coding agent looks for skills"),
 }
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from .conversion.output import Writing, check_space, published
 from .conversion.progress import Progress
 from .conversion.verify import Mismatch, verify
 from .errors import UserError
+from .quantities import parse_size
 from .report import plural
 
 EXAMPLES = (
@@ -43,7 +43,6 @@ EXAMPLES = (
     "fsdp2 convert model.safetensors initial/ --rename '*=model.*'",
 )
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _OVERHEAD = 2**11  # bytes that an entry takes besides its elements, at most, but for the text of its key
 
 
@@ -80,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     numpy()  # or a word that it is missing, before anything is written
     target = Path(os.path.normpath(arguments.destination))
     kind = _kind(target, arguments.shard_size)
-    limit = None if arguments.shard_size is None else _bytes(arguments.shard_size)
+    limit = None if arguments.shard_size is None else parse_size("--shard-size", arguments.shard_size)
     renamings = [Renaming(given) for given in arguments.rename]
     try:
         with published(target) as beside:
@@ -128,15 +127,6 @@ def _kind(target: Path, shard_size: str | None) -> str:
     if target.suffix == SUFFIX:
         return "safetensors"
     return "pt" if target.suffix in TORCH_SUFFIXES else "DCP"
-
-
-def _bytes(given: str) -> int:
-    """A size with a unit as a number."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", given, re.IGNORECASE)
-    number = int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]) if match else 0
-    if number < 1:
-        raise UserError(f"--shard-size {given}: expected a size such as 5GB or 512MiB")
-    return number
 
 
 def _entry(source: Source, key: str, name: str, dtype: str | None) -> Entry:

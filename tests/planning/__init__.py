@@ -1,0 +1,1 @@
+"""The verb `plan`: its figures against real runs, its formulas, and what it refuses."""

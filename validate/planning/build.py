@@ -1,0 +1,150 @@
+"""The real module of a plan: built by the user's factory or by transformers, under fake tensors, so without storage."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...templates.models import importable
+from ..errors import UserError
+from ..report import printable
+from .model import Buffer, Model, Parameter
+
+
+@dataclass(frozen=True)
+class Built:
+    """A module, those within it that are sharded each, outermost first, and what makes its logits from token ids."""
+
+    name: str
+    module: nn.Module
+    blocks: tuple[nn.Module, ...]
+    logits: Callable[[nn.Module, Tensor], Tensor]
+
+
+def has_transformers() -> bool:
+    """Whether a config can be built."""
+    return find_spec("transformers") is not None
+
+
+def build_factory(model: str, block: str) -> Built:
+    """What the factory `package.module:name` returns, and its blocks by their classes. Raises UserError."""
+    _check(f"--model {model}", (model,))
+    _check(f"--block {block}", block.split(","))
+    with _user_code(f"--model {model}"):
+        factory = _imported(model)
+        module = factory()
+    if not isinstance(module, nn.Module):
+        raise UserError(f"--model {model}: returned {type(module).__name__}; expected an nn.Module")
+    with _user_code(f"--block {block}"):
+        classes = tuple(_imported(name) for name in block.split(","))
+        blocks = [part for part in [*module.modules()][1:] if isinstance(part, classes)]
+    if not blocks:
+        raise UserError(f"--block {block}: the model has no module of it; expected the class of its layers")
+    return _alone(model, _in_fp32(module), blocks, lambda module, tokens: module(tokens))
+
+
+def build_config(path: Path) -> Built:
+    """The causal LM of a config, by transformers. Raises UserError."""
+    with _user_code(f"--config {path}"):
+        transformers: Any = importlib.import_module("transformers")
+        config = transformers.AutoConfig.from_pretrained(str(path))
+        config.use_cache = False
+        module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    names = module._no_split_modules or ()
+    blocks = [part for part in module.modules() if type(part).__name__ in names]
+    if not blocks:
+        raise UserError(f"--config {path}: {type(module).__name__} says nothing of its blocks; expected another model")
+    return _alone(str(path), module, blocks, lambda module, tokens: module(tokens).logits)
+
+
+def describe(built: Built) -> Model:
+    """The parameters and buffers of a module that is not sharded yet."""
+    module = built.module
+    prefixes = {id(part): name for name, part in module.named_modules()}
+    units = [prefixes[id(block)] for block in built.blocks]
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    persistent = module.state_dict().keys()
+    return Model(
+        name=built.name,
+        parameters=tuple(
+            Parameter(
+                names=tuple(all_names),
+                shape=tuple(parameter.shape),
+                unit=next((unit for unit in reversed(units) if all_names[0].startswith(f"{unit}.")), ""),
+                trained=parameter.requires_grad,
+            )
+            for parameter, all_names in names.items()
+        ),
+        buffers=tuple(
+            Buffer(name, buffer.numel() * buffer.element_size(), name in persistent)
+            for name, buffer in module.named_buffers()
+        ),
+    )
+
+
+def _alone(
+    name: str, module: nn.Module, blocks: list[nn.Module], logits: Callable[[nn.Module, Tensor], Tensor]
+) -> Built:
+    """Leaves out blocks that share a parameter with what is outside: as in generated scripts, the root shards those."""
+    everywhere = _owners(module)
+    alone = tuple(block for block in blocks if _owners(block).items() <= everywhere.items())
+    return Built(name, module, alone, logits)
+
+
+def _owners(module: nn.Module) -> Counter[nn.Parameter]:
+    return Counter(parameter for part in module.modules() for parameter in part.parameters(recurse=False))
+
+
+def _in_fp32(module: nn.Module) -> nn.Module:
+    """The module with fp32 parameters, tied where they were: `Module.float` cannot swap fake tensors that are."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for part in module.modules():
+        for key, parameter in part.named_parameters(recurse=False):
+            if parameter.is_floating_point() and parameter.dtype != torch.float32:
+                if parameter not in made:
+                    made[parameter] = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
+                part.register_parameter(key, made[parameter])
+    return module
+
+
+def _check(flag: str, names: Sequence[str]) -> None:
+    """Raise UserError where no import could spell one of these."""
+    try:
+        for name in names:
+            importable(name)
+    except UserError as error:
+        raise UserError(f"{flag}: {error}") from error
+
+
+def _imported(name: str) -> Any:
+    module, attribute = importable(name)
+    return getattr(importlib.import_module(module), attribute)
+
+
+@contextmanager
+def _user_code(flag: str) -> Iterator[None]:
+    """Runs code of others, from the working directory: what it prints goes to stderr, what it raises is one line."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        reason = printable(str(error).strip().partition("\n")[0])
+        raise UserError(
+            f"{flag}: {type(error).__name__}: {reason}; expected what can be built of fake tensors, without values"
+        ) from error
+    finally:
+        sys.path.remove(here)
