@@ -7,7 +7,6 @@ Run again with the same command line it resumes, and what it computes then equal
 from __future__ import annotations
 
 import argparse
-import os
 import stat
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from ..validate import header
 from ..validate.errors import UserError
-from ..validate.files import replace_file
+from ..validate.files import replace_file, umask
 from .launchers import LAUNCHERS, launch_name, launch_written_by, render_launcher
 from .options import OPTIONS, Answers, answer
 from .render import render, version
@@ -174,16 +173,10 @@ def _write(file: _File) -> None:
     """Write the whole file or nothing. Permissions of a file that exists stay."""
     target = file.path.resolve()  # through a symbolic link, not over it
     try:
-        new = (0o777 if file.executable else 0o666) & ~_umask()
+        new = (0o777 if file.executable else 0o666) & ~umask()
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else new
         replace_file(target, file.text.encode(), mode)
     except OSError as error:
         raise UserError(
             f"{file.path}: cannot be written: {error.strerror}; expected a file in a folder of yours"
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)  # there is no way to ask for it but to set it
-    os.umask(mask)
-    return mask

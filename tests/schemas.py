@@ -68,12 +68,54 @@ LINT["properties"]["fixed"] = _list(  # with --fix only
     )
 )
 
+_SECONDS = {"type": "number", "minimum": 0}
+_TIME = {"type": ["number", "null"]}
+_LOSSES = _list({"type": "array", "prefixItems": [COUNT, {"type": ["number", "null"]}], "minItems": 2, "maxItems": 2})
+
 PROOF = _object(
     name=TEXT,
+    claim=TEXT,
     status={"enum": ["pass", "fail", "skip"]},
     reason=TEXT,
+    seconds=_SECONDS,
     figures={"type": "object"},
     findings=_list(FINDING),
+)
+
+_SAVE = _object(
+    step=COUNT,
+    target={"type": ["string", "null"]},
+    file=TEXT,
+    line={"type": "integer", "minimum": 1},
+    kind={"enum": ["sync", "async", "async, by a process"]},
+    ranks=_list(
+        _object(
+            rank=COUNT,
+            called=_TIME,
+            returned=_TIME,
+            staged=_TIME,
+            written=_TIME,
+            waits=_list({"type": "array", "items": _SECONDS, "minItems": 2, "maxItems": 2}),
+            stood_still=_SECONDS,
+        )
+    ),
+)
+_OWNED = _object(
+    model=COUNT,
+    module={"type": "string"},
+    group=_list({"type": "string"}),
+    shards=_list(TEXT),
+    dtypes=_list(TEXT),
+    elements=COUNT,
+    bytes=_list(COUNT),
+    optimizer_bytes=_list(COUNT),
+    **{"class": TEXT},
+)
+_RUN_SEEN = _object(
+    losses=_LOSSES,
+    steps=_list({"type": "array", "prefixItems": [COUNT, _SECONDS], "minItems": 2, "maxItems": 2}),
+    saves=_list(_SAVE),
+    ownership=_list(_OWNED),
 )
 
 VALIDATE = _object(
@@ -82,8 +124,9 @@ VALIDATE = _object(
     torch=TEXT,
     nproc={"type": "integer", "minimum": 1},
     launcher={"enum": ["warm", "torchrun"]},
-    seconds={"type": "number", "minimum": 0},
+    seconds=_SECONDS,
     proofs=_list(PROOF),
+    run={"anyOf": [{"type": "null"}, _RUN_SEEN]},
 )
 
 # The part of SARIF 2.1.0 that `lint` writes. No package index carries the schema of OASIS, which asks less: there,

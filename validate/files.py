@@ -18,3 +18,10 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
+
+
+def umask() -> int:
+    """What is taken from the permissions of new files."""
+    mask = os.umask(0)  # there is no way to ask for it but to set it
+    os.umask(mask)
+    return mask

@@ -27,6 +27,7 @@ import contextlib
 import importlib.util
 import json
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -38,15 +39,18 @@ from typing import Any
 
 from . import header, report
 from .errors import UserError
+from .files import replace_file, umask
 from .launch import launcher
 from .proofs import PROOFS
 from .proofs.base import DoesNotApply, Proof, Verdict
 from .proofs.bench import Bench, Subject
+from .proofs.observed import observed
 from .sources import Source, decode
 
 EXAMPLES = (
     "fsdp2 validate train.py --nproc 2 --prove trace,resume -- --data README.md",
     "fsdp2 validate train.py --nproc 4 --prove reshard --to-mesh dp_shard=2,tp=2 -- --data README.md",
+    "fsdp2 validate train.py --report train.html -- --data README.md",
     "fsdp2 validate my_train.py --checkpoint-arg --ckpt-dir --stop-after 20 --format json -- --config small.yaml",
 )
 
@@ -75,6 +79,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint-arg", metavar="FLAG", help="the script's flag that sets its checkpoint directory")
     parser.add_argument("--stop-after", type=int, metavar="N", help="end each run after N optimizer steps")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument(
+        "--report", metavar="FILE.html",
+        help="write a page for people too: verdicts, losses, saves in time, who owns what, findings",
+    )  # fmt: skip
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
@@ -97,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     torch_version = _torch_version()
     names = _choose(arguments.prove)
+    target = None if arguments.report is None else _report_target(arguments.report)
     with _tidy_on_sigterm(), tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
         bench = Bench(
             _subject(arguments),
@@ -104,7 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
             Path(scratch).resolve(),
             thorough=arguments.prove != "all",
         )
-        verdicts = [_prove(proof, bench) for proof in PROOFS if proof.name in names]
+        timed = [_prove(proof, bench) for proof in PROOFS if proof.name in names]
+        seen = None if bench.seen is None else observed(bench.seen)
+    verdicts = [verdict for verdict, _ in timed]
     document = {
         "version": 1,
         "script": arguments.script,
@@ -112,12 +123,15 @@ def run(arguments: argparse.Namespace) -> int:
         "nproc": arguments.nproc,
         "launcher": arguments.launcher,
         "seconds": round(time.monotonic() - started, 3),
-        "proofs": [_as_json(verdict) for verdict in verdicts],
+        "proofs": [_as_json(verdict, seconds) for verdict, seconds in timed],
+        "run": seen,
     }
     if arguments.format == "json":
         print(json.dumps(document, indent=2))
     else:
         print("\n".join(_as_text(document, verdicts)))
+    if target is not None:
+        _write_report(target, document)
     skipped = [v for v in verdicts if v.status == "skip"]
     for reason in dict.fromkeys(v.reason for v in skipped):
         print(f"fsdp2 validate: {reason}", file=sys.stderr)
@@ -140,13 +154,43 @@ def _tidy_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _prove(proof: Proof, bench: Bench) -> Verdict:
+def _report_target(name: str) -> Path:
+    """The file to write the report to. Raises UserError where that will not work, before time is spent."""
+    path, name = Path(name), report.printable(name)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--report {name}: expected a name that ends with .html")
+    target = path.resolve()  # through a symbolic link, not over it
+    if target.exists() and not target.is_file():
+        raise UserError(f"--report {name}: not a file; expected a new file, or one to replace")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            return target
+    except OSError as error:
+        raise UserError(
+            f"--report {name}: cannot be written: {error.strerror}; expected a file in a folder of yours"
+        ) from error
+
+
+def _write_report(target: Path, document: dict[str, Any]) -> None:
+    from .page.render import render  # needs jinja2, which nothing else of this verb does
+
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask()
+        replace_file(target, render(document).encode(), mode)
+    except OSError as error:
+        raise UserError(f"--report {target}: cannot be written: {error.strerror}") from error
+
+
+def _prove(proof: Proof, bench: Bench) -> tuple[Verdict, float]:
+    """What came of a proof, and the seconds that it took; the first one has run what the others look at too."""
+    began = time.monotonic()
     bench.progress.proof = proof.name
     try:
-        return proof.prove(bench)
+        verdict = proof.prove(bench)
     except UserError as error:
         applies = not isinstance(error, DoesNotApply)
-        return Verdict(name=proof.name, status="skip", reason=str(error), applies=applies)
+        verdict = Verdict(name=proof.name, status="skip", reason=str(error), applies=applies)
+    return verdict, round(time.monotonic() - began, 3)
 
 
 def _subject(arguments: argparse.Namespace) -> Subject:
@@ -207,11 +251,13 @@ def _torch_version() -> str:
     return found
 
 
-def _as_json(verdict: Verdict) -> dict[str, Any]:
+def _as_json(verdict: Verdict, seconds: float) -> dict[str, Any]:
     return {
         "name": verdict.name,
+        "claim": next(proof.claim for proof in PROOFS if proof.name == verdict.name),
         "status": verdict.status,
         "reason": verdict.reason,
+        "seconds": seconds,
         "figures": verdict.figures,
         "findings": [report.as_json(f) for f in verdict.findings],
     }

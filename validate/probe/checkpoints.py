@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from ..events import (
     Event,
     Loaded,
     RandomStateTaken,
+    Ref,
     Saved,
     Seeded,
     StagerBuilt,
@@ -49,6 +51,7 @@ class _Underway:
     call: Call
     fields: dict[str, Any] = field(default_factory=dict)
     order: int | None = None
+    began: float = field(default_factory=time.monotonic)
 
 
 class Futures:
@@ -61,6 +64,15 @@ class Futures:
     def start(self, future: Future[Any], *, copying: bool = False) -> None:
         """Keep an eye on the future of a save, or of the copying of its state."""
         self._futures.set(future, "copying" if copying else "saving")
+
+    def time(self, future: Future[Any], underway: _Underway, what: str) -> None:
+        """Take the time when a future of a save is done, unless it fails."""
+
+        def done(future: Future[Any]) -> None:
+            if underway.order is not None and not future.cancelled() and future.exception() is None:
+                self._observer.took(underway.order, what, underway.began)
+
+        future.add_done_callback(done)
 
     def tracked(self, future: object) -> bool:
         """Whether this is the future of a save."""
@@ -107,21 +119,23 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         if contents.digests:
             observer.recorder.write({"note": "digests", "order": underway.order, "of": contents.digests})
 
-    def calling(event: type[Event], call: Call, **fields: Any) -> Handler:
-        if event is not Loaded:
-            observer.faults.called(observer.steps, process=fields.get("process", False))
+    def calling(underway: _Underway) -> Handler:
+        if underway.event is not Loaded:
+            observer.faults.called(observer.steps, process=underway.fields.get("process", False))
         outer = getattr(here, "underway", None)
-        here.underway = underway = _Underway(event, call, fields)
+        here.underway = underway
         try:
             yield
         finally:
             here.underway = outer
-            write(underway, call["state_dict"])  # it failed before it got anywhere, or this torch expands elsewhere
+            # it failed before it got anywhere, or this torch expands elsewhere
+            write(underway, underway.call["state_dict"])
         assert underway.order is not None
         observer.returned(underway.order)
+        observer.took(underway.order, "call", underway.began)
 
     def saved(call: Call) -> Handler:
-        yield from calling(Saved, call)
+        yield from calling(_Underway(Saved, call))
 
     def async_saved(call: Call) -> Handler:
         ref = observer.identities.new("future")
@@ -130,7 +144,9 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         imported = reached_by_import(call.frame) if process else None
         stager = call["async_stager"]
         by = None if stager is None else observer.ref(stager, call.frame, "stager")
-        steps = calling(AsyncSaved, call, future=ref, staging=copying, stager=by, process=process, imported=imported)
+        fields = {"future": ref, "staging": copying, "stager": by, "process": process, "imported": imported}
+        underway = _Underway(AsyncSaved, call, fields)
+        steps = calling(underway)
         next(steps)
         try:
             result = yield
@@ -145,6 +161,9 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             futures.start(result.staging_completion, copying=True)
             stagings.set(stager, copying)
         next(steps, None)
+        futures.time(future, underway, "writing")
+        if hasattr(result, "staging_completion"):
+            futures.time(result.staging_completion, underway, "staging")
 
     def stager_built(call: Call) -> Handler:
         yield
@@ -153,9 +172,13 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
 
     def synchronized(call: Call) -> Handler:
         observer.faults.awaited(observer.steps, copying=True)
+        began = time.monotonic()
         yield
         if (copying := stagings.get(call.args[0])) is not None:
-            observer.emit(Awaited, call.frame, future=copying)
+            awaited(call, copying, began)
+
+    def awaited(call: Call, future: Ref, began: float) -> None:
+        observer.took(observer.emit(Awaited, call.frame, future=future), "wait", began)
 
     def loaded(call: Call) -> Handler:
         state = call["state_dict"]
@@ -164,7 +187,8 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         of_dcp = reader is None or type(reader) is FileSystemReader  # others have files of other names
         whole = _whole(_target(call)) if of_dcp else None
         foreign = _is_pretrained(reader)
-        yield from calling(Loaded, call, state=ref, partial=_partial(call["planner"]), pretrained=foreign, whole=whole)
+        fields = {"state": ref, "partial": _partial(call["planner"]), "pretrained": foreign, "whole": whole}
+        yield from calling(_Underway(Loaded, call, fields))
 
     def save_expanded(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
         expanded = yield
@@ -185,11 +209,12 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             return
         ref = observer.identities.of(future, "future")
         futures.about_to_wait(future)
+        began = time.monotonic()
         try:
             yield
         finally:
             if future.done():
-                observer.emit(Awaited, call.frame, future=ref)
+                awaited(call, ref, began)
 
     def asked(call: Call) -> Handler:
         done = yield
@@ -203,10 +228,11 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             call.kwargs["fs"] = given
         for future in filter(futures.tracked, given):
             futures.about_to_wait(future)
+        began = time.monotonic()
         yield
         for future in given:
             if futures.tracked(future) and future.done():
-                observer.emit(Awaited, call.frame, future=observer.identities.of(future, "future"))
+                awaited(call, observer.identities.of(future, "future"), began)
 
     def torch_saved(call: Call) -> Handler:
         saved = call["obj"]

@@ -21,6 +21,7 @@ from .digest import digest, local_part
 from .figures import StepFigures
 from .modules import Modules, parameters
 from .observer import Observer
+from .owned import owned
 
 MEETING_LIMIT = 60.0  # seconds that a rank waits for the others to reach the step after which all end
 
@@ -111,6 +112,8 @@ class Meter:
                     *self._batches.take(),
                 )
             )
+            if self._observer.steps == 1:
+                self._write_owned()
         if self._wanted and self._observer.steps == self._observer.settings.whole_after:
             self._take_whole(None)
         self._observer.faults.stepped(self._observer.steps)
@@ -179,7 +182,12 @@ class Meter:
         return _square(gradient) / max(1, copies)
 
     def _write(self, figures: StepFigures) -> None:
-        self._observer.recorder.write({"note": "figures", "figures": figures.as_json()})
+        self._observer.recorder.write({"note": "figures", "time": time.monotonic(), "figures": figures.as_json()})
+
+    def _write_owned(self) -> None:
+        """Write what this rank has of each module, once the first step has made the optimizer's state."""
+        held = {id(p): o.state.get(p, {}) for p, o in _parameters(self._known())}
+        self._observer.recorder.write({"note": "owned", "of": owned(self._models(), held)})
 
     def _state(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
         """Digests of parameters, of optimizer state, of buffers, and of the generator."""
@@ -204,10 +212,14 @@ class Meter:
         assert rng is not None
         return weights, state, buffers, rng
 
+    def _models(self) -> list[nn.Module]:
+        """The models that the optimizers train."""
+        trained = {id(parameter) for parameter, _ in _parameters(self._known())}
+        return [root for root in self._modules.roots() if any(id(p) in trained for p in parameters(root))]
+
     def _find_buffers(self) -> Iterator[tuple[str, nn.Module, str]]:
         """Name, owner and key of each persistent buffer of the models that the optimizers train."""
-        trained = {id(parameter) for parameter, _ in _parameters(self._known())}
-        models = [root for root in self._modules.roots() if any(id(p) in trained for p in parameters(root))]
+        models = self._models()
         for number, root in enumerate(models):
             for prefix, module in root.named_modules():
                 for key in module._buffers:

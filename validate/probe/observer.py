@@ -99,6 +99,10 @@ class Observer:
         """Note that the call of this event has returned."""
         self.recorder.write({"note": "returned", "order": order})
 
+    def took(self, order: int, what: str, began: float) -> None:
+        """Note that something of this event has lasted until now (`timings.py` says what there is)."""
+        self.recorder.write({"note": "span", "order": order, "what": what, "began": began, "ended": time.monotonic()})
+
     def exited(self, code: int, error: str | None) -> None:
         """Write the end of the program."""
         place = Location(self.places.shown(self.settings.script), 1)

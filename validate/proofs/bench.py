@@ -177,6 +177,11 @@ class Bench:
         self._straight.check()
         return self._straight
 
+    @property
+    def seen(self) -> Straight | None:
+        """The uninterrupted run, whatever came of it; None where nothing was run."""
+        return vars(self).get("_straight")
+
     @functools.cached_property
     def _straight(self) -> Straight:
         place = self.place()

@@ -18,6 +18,7 @@ from ..report import plural
 from ..rules import judge
 from .base import Proof, Verdict
 from .bench import Bench, Measured, Straight, broken, measured
+from .observed import losses
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Resume(Proof):
             return self._fail(f"killed after step {saved + 1} and started again, {how}", figures, findings)
         after = measured(resumed)
         took = after[0][-1].step if after[0] else 0
+        figures["losses"] = losses(after, offset=saved)
         figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}
         parts: list[str] = []
         if took != steps - saved:
