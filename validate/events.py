@@ -129,6 +129,8 @@ class Entry:
     * `per_rank`: the value differs from rank to rank while the key does not, so that DCP keeps one rank's; None where
       unknown.
     * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader).
+    * `prefix`: what a wrapper has put into the names of the tensors (`_orig_mod.`); None where none has, where that is
+      unknown, and (reader) where the program knows of it.
 
     A dictionary that may hold more than was seen has an entry of unknown kind for that, whose key ends in `*`.
     """
@@ -141,6 +143,7 @@ class Entry:
     aliased: bool | None = None
     per_rank: bool | None = None
     by_rank: bool = False
+    prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,6 +111,26 @@ def test_a_value_that_differs_from_rank_to_rank_under_one_key_is_told(tmp_path: 
     assert entries(only(second, Saved))["rng"].per_rank is True
 
 
+@pytest.mark.slow
+def test_what_wrappers_put_into_names_is_told(tmp_path: Path) -> None:
+    script = """
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+        compiled, inside = Model(), Model()
+        for i in range(2):
+            compiled.blocks[i] = torch.compile(checkpoint_wrapper(compiled.blocks[i]))
+            inside.blocks[i] = checkpoint_wrapper(torch.compile(inside.blocks[i]))
+        shard(compiled), shard(inside)
+        dcp.save({
+            "method": compiled.state_dict(), "object": compiled, "helper": get_model_state_dict(compiled),
+            "inside": get_model_state_dict(inside),
+        }, checkpoint_id="one")
+    """
+    first, _ = traces_of(tmp_path, script)
+    told = {key: entry.prefix for key, entry in entries(only(first, Saved)).items()}
+    assert told == {"method": "_orig_mod.", "object": "_orig_mod.", "helper": None, "inside": "_orig_mod."}
+
+
 def test_a_load_shows_what_is_requested_and_into_what(tmp_path: Path) -> None:
     script = (
         TRAINED

@@ -201,3 +201,31 @@ def test_a_program_that_writes_such_files_may_load_its_own() -> None:
     assert only(program(loads + "dcp.save({'m': model}, checkpoint_id='c')\n", SHARDED), TorchLoaded).foreign
     alone = traces(f"def load():\n    return {loads}", SHARDED)[-1]
     assert only(alone, TorchLoaded).foreign is None
+
+
+WRAP = "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper\n"
+EACH = WRAP + "for i, block in enumerate(model.blocks):\n    model.blocks[i] = {}\n"
+
+
+@pytest.mark.parametrize(
+    "value, before, prefix",
+    [
+        ("model.state_dict()", "", None),
+        ("model.state_dict()", "model = torch.compile(model)", "_orig_mod."),
+        ("model", "model = torch.compile(model)", "_orig_mod."),
+        ("get_model_state_dict(model)", "model = torch.compile(model)", None),
+        ("model.state_dict()", "fast = torch.compile(model)", None),
+        ("fast.eval().state_dict()", "fast = torch.compile(model)", "_orig_mod."),
+        ("model.state_dict()", "if os.environ.get('C'):\n    model = torch.compile(model)", "_orig_mod."),
+        ("model.state_dict()", "model = torch.compile(model) if os.environ.get('C') else model", "_orig_mod."),
+        ("model.state_dict()", EACH.format("torch.compile(block)"), "_orig_mod."),
+        ("model.head.state_dict()", EACH.format("torch.compile(block)"), None),
+        ("model.state_dict()", EACH.format("checkpoint_wrapper(block)"), None),
+        ("model", EACH.format("torch.compile(checkpoint_wrapper(block))"), "_orig_mod."),
+        ("get_model_state_dict(model)", EACH.format("torch.compile(checkpoint_wrapper(block))"), None),
+        ("get_model_state_dict(model)", EACH.format("checkpoint_wrapper(torch.compile(block))"), "_orig_mod."),
+        ("model.state_dict()", "model = torch.compile(model)\nPREFIX = '_orig_mod.'", None),  # it may take it out
+    ],
+)
+def test_what_compile_returns_has_a_name_of_its_own_in_the_keys(value: str, before: str, prefix: str | None) -> None:
+    assert saved(f"{{'x': {value}}}", before)["x"].prefix == prefix

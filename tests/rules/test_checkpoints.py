@@ -7,6 +7,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     AsyncSaved,
     Awaited,
     Choice,
+    Compiled,
     Entry,
     Escaped,
     Exited,
@@ -22,8 +23,23 @@ from pytorch_fsdp2_dcp.validate.events import (
     TorchSaved,
     Via,
 )
+from pytorch_fsdp2_dcp.validate.rules import judge
 
-from .traces import FUTURE, GROUP, MODEL, OPTIMIZER, OTHER, STATE, Step, does, entry, found, saves_async
+from .traces import (
+    BLOCKS,
+    FUTURE,
+    GROUP,
+    MODEL,
+    OPTIMIZER,
+    OTHER,
+    STATE,
+    Step,
+    does,
+    entry,
+    found,
+    saves_async,
+    trace,
+)
 
 BUILT = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="torch.optim.AdamW", modules=(MODEL,))
 SECOND = Ref(22, "second")
@@ -193,3 +209,33 @@ def test_a_group_has_all_ranks_that_hold_other_shards(misses: bool | None) -> No
     for saved in (does(Saved, misses=misses), does(AsyncSaved, future=FUTURE, misses=misses)):
         codes = [code for code, _ in found(saved, does(Awaited, future=FUTURE))]
         assert ("FS611" in codes) is (misses is True)
+
+
+# --- names in keys ---
+
+
+@pytest.mark.parametrize("via", [Via.METHOD, Via.OBJECT, Via.HELPER])
+@pytest.mark.parametrize("event", [Saved, TorchSaved])
+def test_what_is_saved_has_the_models_own_names(event: type[Saved] | type[TorchSaved], via: Via) -> None:
+    wrapped = Entry(key="model", kind=Kind.MODEL, of=MODEL, via=via, prefix="_orig_mod.")
+    other = Entry(key="step", kind=Kind.VALUE)
+    assert found(does(event, entries=(other, wrapped))) == [("FS613", 1)]
+    assert found(does(event, entries=(other, entry(Kind.MODEL, MODEL, via)))) == []
+
+
+def test_a_template_to_load_into_may_have_what_the_checkpoint_has() -> None:
+    wrapped = Entry(key="model", kind=Kind.MODEL, of=MODEL, via=Via.METHOD, prefix="_orig_mod.")
+    applied = does(StateApplied, to=(MODEL,), state=STATE)
+    assert found(does(Loaded, state=STATE, entries=(wrapped,)), applied) == []
+
+
+def test_the_wrapping_is_told_with_the_save() -> None:
+    wrapped = Entry(key="model", kind=Kind.MODEL, of=MODEL, via=Via.METHOD, prefix="_orig_mod.")
+    steps = (
+        does(Compiled, module=OTHER, wrapped=True),
+        does(Compiled, module=BLOCKS, wrapped=True),
+        does(Compiled, module=MODEL, wrapped=False),
+        does(Saved, entries=(wrapped,)),
+    )
+    (finding,) = [f for f in judge([trace(*steps)]) if f.code == "FS613"]
+    assert [at.line for at, _ in finding.related] == [2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from .digest import digest, local_part
 from .identity import Objects
 from .modules import Modules
 from .observer import Observer
-from .states import Taken
+from .states import WRAPPERS, Taken
 
 ENTRIES_LIMIT = 256  # entries told of one dictionary
 SMALL = 2**20  # bytes up to which a tensor's value is compared across ranks
@@ -109,7 +109,13 @@ class Reader:
         tensors = dict(_tensors("", value))
         module = source if isinstance(source, nn.Module) else self._module(ref)
         return Entry(
-            key=key, kind=kind, of=ref, via=via, form=self._form(tensors, module), aliased=self._aliased(tensors, kind)
+            key=key,
+            kind=kind,
+            of=ref,
+            via=via,
+            form=self._form(tensors, module),
+            aliased=self._aliased(tensors, kind),
+            prefix=_prefix(tensors),
         )
 
     def _leaf(self, key: str, value: Any) -> Entry:
@@ -174,6 +180,11 @@ class Reader:
             if names and names <= set(tensors):
                 return root
         return None
+
+
+def _prefix(names: Iterable[str]) -> str | None:
+    """What a wrapper has put into one of the names."""
+    return next((prefix for prefix in WRAPPERS for name in names if prefix in name), None)
 
 
 def _address(tensor: torch.Tensor) -> int | None:

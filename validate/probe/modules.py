@@ -259,7 +259,11 @@ def has_blocks(module: nn.Module) -> bool:
     """Whether a module holds a sequence of at least two composite blocks of one class that have parameters."""
     for m in module.modules():
         if isinstance(m, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
-            composite = [c for c in m.children() if next(c.children(), None) and next(parameters(c), None) is not None]
+            composite = [
+                c
+                for c in m.children()
+                if next(c.children(), None) is not None and next(parameters(c), None) is not None
+            ]
             classes = [original_class(c) for c in composite]
             if any(classes.count(cls) > 1 for cls in classes):
                 return True

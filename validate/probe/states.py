@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from ..events import Form, Kind, Ref, StateApplied, StateTaken, Via
 from .identity import Dictionaries
 from .modules import Modules
 from .observer import Call, Handler, Observer
+
+# What torch.compile and wrappers for activation checkpointing put into the names of parameters.
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 class Taken:
@@ -165,4 +169,4 @@ def _form(tensor: torch.Tensor, parameter: DTensor) -> Form:
 
 def _plain_name(name: str) -> str:
     """The name of a parameter without what wrappers put into it."""
-    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+    return functools.reduce(lambda shorter, prefix: shorter.replace(prefix, ""), WRAPPERS, name)

@@ -154,7 +154,7 @@ class Obj(Value):
     """An object with an identity.
 
     `cls` is its class where known; `many`: it stands for each element of a collection; `parent`: the object and the
-    attribute (or `[*]`) that an unknown object was found at.
+    attribute (or `[*]`) that an unknown object was found at. A module and what `torch.compile` made of it are equal.
     """
 
     id: int
@@ -162,7 +162,7 @@ class Obj(Value):
     cls: Value | None = None
     many: bool = False
     parent: tuple[Obj, str] | None = None
-    data: StateData | OptionsData | Precision | str | None = None
+    data: StateData | OptionsData | Precision | Wrapped | str | None = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Obj) and self.id == other.id)
@@ -190,6 +190,17 @@ class StateData:
     offload: bool | None = False
     aliased: bool | None = None
     by_rank: bool = False
+    prefix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """That an object is a module as `torch.compile` returned it, and not as it was given to it.
+
+    `outside`: a wrapper for activation checkpointing was put around that.
+    """
+
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ from .saving import (
     PerRankStateUnderOneKey,
     StateTakenBetweenBackwardAndStep,
     TorchSaveOfShards,
+    WrapperPrefixInKeys,
 )
 from .sharding import (
     CheckpointWrapperAfterSharding,
@@ -149,6 +150,7 @@ RULES: tuple[Rule, ...] = (
     RetentionBeforeDurable(),
     GroupMissesRanks(),
     StateTakenBetweenBackwardAndStep(),
+    WrapperPrefixInKeys(),
     OptimizerStateByIndex(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..events import (
     AsyncSaved,
     Backward,
+    Compiled,
     Form,
     ForwardEntered,
     GradientsCleared,
@@ -123,6 +124,34 @@ class GroupMissesRanks(Rule):
                 "give one that all ranks with shards belong to."
             )
             yield self.finding(saved, message)
+
+
+class WrapperPrefixInKeys(Rule):
+    """What `torch.compile` returns has the module under a name of its own, which is in all keys of its state dict."""
+
+    code = "FS613"
+    name = "wrapper-prefix-in-keys"
+    severity = Severity.WARN
+    clause = 7
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        saves: Iterator[Saved | AsyncSaved | TorchSaved] = trace.of(Saved, AsyncSaved, TorchSaved)
+        for saved in saves:
+            entry = next((e for e in saved.entries or () if e.prefix is not None), None)
+            if entry is None:
+                continue
+            before = [c for c in trace.before(saved, Compiled) if c.wrapped]
+            by = [c for c in before if entry.of is None or trace.related(c.module, entry.of)]
+            if entry.via is Via.HELPER:
+                advice = "Wrap for activation checkpointing first and compile what that returns, or compile in place"
+            else:
+                advice = "Compile in place (model.compile()), or take the state by get_model_state_dict"
+            message = (
+                f"the keys of {quoted([entry])} have `{entry.prefix}` in them, which a wrapper put there: a model that "
+                "is not wrapped in the same way, as for evaluation or export, asks for other names and finds none of "
+                f"its weights. {advice}, so that the keys are the model's own."
+            )
+            yield self.finding(saved, message, *((c, "wrapped here") for c in by[-1:]))
 
 
 class StateTakenBetweenBackwardAndStep(Rule):

@@ -33,7 +33,7 @@ from ..values import (
     members,
     single,
 )
-from ..walk import contents
+from ..walk import contents, prefixes
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
 from ..walk.filled import load
@@ -171,6 +171,7 @@ def _of_state(walk: Walk, key: str, data: StateData, by_rank: bool) -> list[Entr
             via=data.via,
             aliased=data.aliased,
             per_rank=per_rank,
+            prefix=data.prefix,
         )
         for obj in data.of
     ] or [Entry(key=key, kind=data.kind, form=data.form, via=data.via, aliased=data.aliased, per_rank=per_rank)]
@@ -191,12 +192,15 @@ def _raw(walk: Walk, key: str, obj: Obj, by_rank: bool) -> list[Entry]:
     if kind is Kind.UNKNOWN:
         return [Entry(key=key, kind=kind, of=walk.ref(obj))]
     form = Form.PLAIN
+    prefix = None
     if kind is Kind.MODEL:
         form = walk.form_of(obj)
+        prefix = prefixes.of_keys(walk, obj)
     elif kind is Kind.OPTIMIZER:
         form = optimizer_form(walk, obj)
     per_rank = (not by_rank) if kind is Kind.LOADER else False
-    return [Entry(key=key, kind=kind, of=walk.ref(obj), form=form, via=Via.OBJECT, per_rank=per_rank)]
+    of = walk.ref(obj)
+    return [Entry(key=key, kind=kind, of=of, form=form, via=Via.OBJECT, per_rank=per_rank, prefix=prefix)]
 
 
 def state_of(call: Call, obj: Obj, method: Value) -> Value:

@@ -33,7 +33,7 @@ from ..values import (
     members,
     single,
 )
-from ..walk import beginnings, contents, dtypes
+from ..walk import beginnings, contents, dtypes, prefixes
 from ..walk.assignment import set_attribute
 from ..walk.calls import Call, bypass_forward, enter_forward, is_kept_forward, walk_forward
 from ..walk.core import Walk
@@ -475,7 +475,7 @@ def _compile(call: Call) -> Value:
         return External("builtins.staticmethod")  # a decorator with options
     for module in [v for _, v in members(value) if isinstance(v, Obj) and call.walk.what(v) is What.MODULE]:
         call.walk.emit(Compiled, call.node, module=call.walk.ref(module), wrapped=True)
-    return value
+    return prefixes.wrap(value)
 
 
 @api(
@@ -554,7 +554,9 @@ def _state_dict(call: Call, module: Obj) -> Value:
     walk = call.walk
     contents.fill(walk, module, "loaded")  # the program may write into the tensors of its state
     form = walk.form_of(module)
-    data = StateData((module,), Kind.MODEL, form, Via.METHOD, False, False, True if form is Form.SHARDED else None)
+    aliased = True if form is Form.SHARDED else None
+    prefix = prefixes.of_keys(walk, module)
+    data = StateData((module,), Kind.MODEL, form, Via.METHOD, False, False, aliased, prefix=prefix)
     state = walk.new(What.STATE, data=data)
     walk.emit(StateTaken, call.node, of=(walk.ref(module),), state=walk.ref(state), via=Via.METHOD)
     return state
@@ -594,7 +596,8 @@ def _state_of_unknown(call: Call, receiver: Value) -> Value | None:
     if not (isinstance(receiver, Obj) and receiver.what is What.OPAQUE):
         return None
     walk = call.walk
-    state = walk.new(What.STATE, data=StateData((receiver,), Kind.UNKNOWN, Form.UNKNOWN, Via.METHOD))
+    prefix = prefixes.of_keys(walk, receiver)
+    state = walk.new(What.STATE, data=StateData((receiver,), Kind.UNKNOWN, Form.UNKNOWN, Via.METHOD, prefix=prefix))
     walk.emit(StateTaken, call.node, of=(walk.ref(receiver),), state=walk.ref(state), via=Via.METHOD)
     return state
 

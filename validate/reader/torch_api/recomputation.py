@@ -6,6 +6,7 @@ import ast
 
 from ...events import ActivationsCheckpointed
 from ..values import NONE, Class, Function, Value
+from ..walk import prefixes
 from ..walk.calls import Call
 from ..walk.classes import lineage
 from ..walk.core import Walk
@@ -19,7 +20,8 @@ _WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper."
 def _checkpoint_wrapper(call: Call) -> Value:
     for module in as_modules(call.walk, call.get(0, "module") or call.get(0, "mod")):
         call.walk.emit(ActivationsCheckpointed, call.node, module=call.walk.ref(module))
-    return call.args[0] if call.args else call.kwargs.get("module", call.walk.unknown())
+    wrapped = call.args[0] if call.args else call.kwargs.get("module", call.walk.unknown())
+    return prefixes.wrap(wrapped, outside=True)
 
 
 @api(_WRAPPERS + "apply_activation_checkpointing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Form, Kind, StateApplied, StateTaken, Via
 from ..values import NONE, Const, External, Obj, OptionsData, StateData, Tuple, Value, What, members
-from ..walk import contents
+from ..walk import contents, prefixes
 from ..walk.calls import Call
 from ..walk.core import Walk
 from .applied import flag, of_given
@@ -79,7 +79,9 @@ def _take(call: Call, modules: list[Obj], of: list[Obj], kind: Kind, options: Op
         if form is Form.SHARDED and options.offload is False
         else None
     )
-    data = StateData(tuple(of), kind, form, Via.HELPER, options.full, options.offload, aliased)
+    found = (prefixes.of_keys(walk, module, by_helper=True) for module in modules)
+    prefix = next((p for p in found if p is not None), None)
+    data = StateData(tuple(of), kind, form, Via.HELPER, options.full, options.offload, aliased, prefix=prefix)
     return walk.new(What.STATE, data=data)
 
 

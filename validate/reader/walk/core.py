@@ -30,6 +30,7 @@ from ..values import (
     Union,
     Value,
     What,
+    Wrapped,
     members,
     union,
 )
@@ -360,6 +361,8 @@ class Walk:
         for _, value in members(inner):
             if isinstance(value, Obj) and value.id != outer.id:
                 self.put_into(outer.id, value.id)
+                if isinstance(value.data, Wrapped) and self.what(outer) is self.what(value) is What.MODULE:
+                    self.establish(outer, "wrapped outside" if value.data.outside else "wrapped")
 
     def put_into(self, outer: int, inner: int) -> None:
         """What has the identity `outer` holds what has the identity `inner`."""

@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import contents, ties, uses
+from . import contents, prefixes, ties, uses
 from .classes import lineage
 from .core import Walk
 
@@ -121,7 +121,7 @@ def _bind(walk: Walk, value: Value, receiver: Value, owner: Class, node: ast.AST
         from .calls import Call, call_value
 
         return call_value(walk, Bound(receiver, value), Call(walk, node, [], {}))
-    return Bound(receiver, value)
+    return Bound(prefixes.unwrap(receiver), value)
 
 
 def _of_super(walk: Walk, value: Super, name: str, node: ast.AST) -> Value:
