@@ -29,7 +29,7 @@ from ..values import (
     single,
     union,
 )
-from ..walk import contents, division, passes
+from ..walk import contents, division, passes, prefixes
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
@@ -466,7 +466,9 @@ def _dict_copy(call: Call, target: Obj) -> Value:
 
 @method(What.STATE, "items")
 def _state_items(call: Call, state: Obj) -> Value:
-    return call.walk.new_list([Tuple((call.walk.sym(), _tensors(state)))], exact=False)
+    key = call.walk.sym()
+    prefixes.name_keys(call.walk, key, state)
+    return call.walk.new_list([Tuple((key, _tensors(state)))], exact=False)
 
 
 @method(What.STATE, "values", "get", "pop")

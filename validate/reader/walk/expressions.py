@@ -39,6 +39,7 @@ from .folders import kept_in_list
 from .lookup import attribute
 from .loops import iterate
 from .parts import operated, scaled
+from .prefixes import named_by
 from .reduced import carry
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -462,7 +463,8 @@ def _dict_comprehension(walk: Walk, node: ast.DictComp) -> Value:
     items = [(pair.items[0], pair.items[1]) for pair in pairs if isinstance(pair, Tuple)]
     key, made = items[0] if len(items) == 1 else (NONE, NONE)
     if isinstance(made, Tensors):  # the state of an object, remade entry by entry
-        data = StateData(made.of, made.kind, made.form, made.via, None, None, None, by_rank=_of_rank(key))
+        prefix = named_by(walk, key) if isinstance(node.key, ast.Name) else None
+        data = StateData(made.of, made.kind, made.form, made.via, None, None, None, _of_rank(key), prefix)
         return walk.new(What.STATE, data=data)
     remade = walk.new_dict(items, exact)
     if _takes_all(node):

@@ -8,7 +8,7 @@ import functools
 import re
 
 from ..nodes import nodes
-from ..values import Obj, Union, Value, Wrapped
+from ..values import Const, Obj, StateData, Sym, Union, Value, Wrapped, single
 from .core import Walk
 from .folders import trees
 
@@ -40,6 +40,18 @@ def of_keys(walk: Walk, module: Obj, by_helper: bool = False) -> str | None:
     if not (is_wrapped or any(inside)) or walk.fact(module, "elsewhere") or any(map(_knows, trees(walk))):
         return None
     return COMPILED
+
+
+def name_keys(walk: Walk, key: Sym, state: Obj) -> None:
+    """`key` stands for each key of a state dict."""
+    if isinstance(state.data, StateData) and state.data.prefix is not None:
+        walk.store.set((key.key, "%prefix"), Const(state.data.prefix))
+
+
+def named_by(walk: Walk, key: Value) -> str | None:
+    """What is in the keys that this one stands for, where nothing is known to have changed them."""
+    found = single(walk.store.get((key.key, "%prefix"))) if isinstance(key, Sym) else None
+    return found if isinstance(found, str) else None
 
 
 @functools.lru_cache(maxsize=512)
