@@ -118,6 +118,15 @@ class Via(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowed:
+    """Tensors, by name, that are loaded `into` a dtype of fewer bits than the one `stored` in the checkpoint."""
+
+    names: tuple[str, ...]
+    stored: str
+    into: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One entry of a dictionary that is saved or loaded, once `Stateful` objects were asked for their state.
 
@@ -131,6 +140,9 @@ class Entry:
     * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader).
     * `prefix`: what a wrapper has put into the names of the tensors (`_orig_mod.`); None where none has, where that is
       unknown, and (reader) where the program knows of it.
+    * `apart`: names of buffers of a model whose values differ from rank to rank, so that a save keeps one rank's
+      (probe).
+    * `narrowed`: what of it a load gives fewer bits than it was saved with (probe).
 
     A dictionary that may hold more than was seen has an entry of unknown kind for that, whose key ends in `*`.
     """
@@ -144,6 +156,8 @@ class Entry:
     per_rank: bool | None = None
     by_rank: bool = False
     prefix: str | None = None
+    apart: tuple[str, ...] = ()
+    narrowed: Narrowed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,6 +539,18 @@ class ForwardBypassed(Event):
     method: str = "forward"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RanksParted(Event):
+    """The first call of a sharded module at which this rank goes another way than others do; probe only.
+
+    `instead`: what they call in its place, in words. The order is that of the call by the program that leads to it.
+    Told of modules that are sharded over all ranks, on one rank of those that part from the rest.
+    """
+
+    module: Ref
+    instead: str
+
+
 # --- data and randomness ---
 
 
@@ -709,9 +735,16 @@ class GradientsClipped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stepped(Event):
-    """`optimizer.step()`."""
+    """`optimizer.step()`.
+
+    `changed`: a parameter that it steps has another value afterwards, on any rank; `gradients`: any of these had a
+    gradient. None where unknown: where the learning rate is 0, say, and once a step of this optimizer has changed
+    something. Told by the probe only.
+    """
 
     optimizer: Ref
+    changed: bool | None = None
+    gradients: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

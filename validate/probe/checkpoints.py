@@ -34,11 +34,12 @@ from ..events import (
     TorchSaved,
 )
 from .data import Passes
-from .entries import Reader
+from .entries import Reader, tensors_in
 from .frames import behind_dynamo, program_frame, programs
 from .groups import group_ref, misses
 from .guard import reached_by_import
 from .identity import Objects
+from .modules import dtype_name
 from .observer import Call, Handler, Observer
 from .snapshot import snapshot
 
@@ -52,6 +53,7 @@ class _Underway:
     fields: dict[str, Any] = field(default_factory=dict)
     order: int | None = None
     began: float = field(default_factory=time.monotonic)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # that are loaded into, by their paths
 
 
 class Futures:
@@ -118,6 +120,10 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
         observer.entered(underway.order)
         if contents.digests:
             observer.recorder.write({"note": "digests", "order": underway.order, "of": contents.digests})
+        if contents.buffers:
+            observer.recorder.write({"note": "buffers", "order": underway.order, "of": contents.buffers})
+        if not saves:
+            underway.tensors = dict(tensors_in("", expanded))
 
     def calling(underway: _Underway) -> Handler:
         if underway.event is not Loaded:
@@ -202,6 +208,15 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
             write(underway, call["state_dict"])
         yield
 
+    def metadata_read(call: Call) -> Handler:  # noqa: ARG001 - what matters is what it returns
+        metadata = yield
+        underway = getattr(here, "underway", None)
+        if underway is None or underway.event is not Loaded or underway.order is None:
+            return
+        narrowed = _narrowed(underway.tensors, metadata.state_dict_metadata)
+        if narrowed:
+            observer.recorder.write({"note": "narrowed", "order": underway.order, "of": narrowed})
+
     def resulted(call: Call) -> Handler:
         future = call.args[0]
         if not futures.tracked(future):
@@ -274,6 +289,7 @@ def install(observer: Observer, reader: Reader, futures: Futures, passes: Passes
     observer.wrap([dcp, state_dict_loader], "load", loaded)
     observer.wrap([state_dict_saver], "_stateful_to_state_dict", save_expanded, by_program=False)
     observer.wrap([state_dict_loader], "_load_state_dict", load_expanded, by_program=False)
+    observer.wrap([FileSystemReader], "read_metadata", metadata_read, by_program=False)
     observer.wrap([Future], "result", resulted)
     observer.wrap([Future], "exception", resulted)
     observer.wrap([Future], "done", asked)
@@ -298,6 +314,18 @@ def _whole(target: str | None) -> bool | None:
     if target is None or not (folder := Path(target)).is_dir():
         return None
     return any(folder.glob("*.metadata"))
+
+
+def _narrowed(held: dict[str, torch.Tensor], stored: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """The dtypes stored and held of the tensors that are loaded into fewer bits."""
+    found = {}
+    for name, tensor in held.items():
+        dtype = getattr(getattr(stored.get(name), "properties", None), "dtype", None)
+        if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point and tensor.is_floating_point()):
+            continue
+        if dtype.itemsize > tensor.dtype.itemsize:
+            found[name] = dtype_name(dtype), dtype_name(tensor.dtype)
+    return found
 
 
 def _is_pretrained(reader: object) -> bool:

@@ -19,7 +19,7 @@ from .digest import digest, local_part
 from .identity import Objects
 from .modules import Modules
 from .observer import Observer
-from .states import WRAPPERS, Taken
+from .states import WRAPPERS, Taken, plain_name
 
 ENTRIES_LIMIT = 256  # entries told of one dictionary
 SMALL = 2**20  # bytes up to which a tensor's value is compared across ranks
@@ -32,6 +32,7 @@ class Contents:
 
     entries: tuple[Entry, ...]
     digests: dict[str, int]
+    buffers: dict[str, dict[str, int]]  # of models, by the key of the entry and by name
 
 
 class Reader:
@@ -54,6 +55,7 @@ class Reader:
         """
         entries: list[Entry] = []
         digests: dict[str, int] = {}
+        buffers: dict[str, dict[str, int]] = {}
         for entry, value in self._entries("", original, expanded, frame):
             if len(entries) == ENTRIES_LIMIT:
                 entries.append(Entry(key="*", kind=Kind.UNKNOWN))
@@ -61,7 +63,21 @@ class Reader:
             entries.append(entry)
             if compare and entry.kind not in (Kind.MODEL, Kind.OPTIMIZER) and (crc := _digest(value)) is not None:
                 digests[entry.key] = crc
-        return Contents(tuple(entries), digests)
+            if compare and entry.kind is Kind.MODEL and (found := self._buffers(entry.of, value)):
+                buffers[entry.key] = found
+        return Contents(tuple(entries), digests, buffers)
+
+    def _buffers(self, of: Ref | None, state: Any) -> dict[str, int]:
+        """Digests of the buffers of a model in its state dict, as far as these are small."""
+        module = self._module(of)
+        if module is None:
+            return {}
+        names = {plain_name(name) for name, _ in module.named_buffers()}
+        return {
+            name: crc
+            for name, tensor in tensors_in("", state)
+            if plain_name(name) in names and (crc := _digest(tensor)) is not None
+        }
 
     def _entries(self, key: str, original: Any, value: Any, frame: FrameType | None) -> Iterator[tuple[Entry, Any]]:
         if (known := self._of_object(original, frame)) is not None:
@@ -106,7 +122,7 @@ class Reader:
         return self._observer.ref(value, frame, type(value).__name__)
 
     def _entry(self, key: str, kind: Kind, ref: Ref | None, via: Via, source: Any, value: Any) -> Entry:
-        tensors = dict(_tensors("", value))
+        tensors = dict(tensors_in("", value))
         module = source if isinstance(source, nn.Module) else self._module(ref)
         return Entry(
             key=key,
@@ -192,15 +208,16 @@ def _address(tensor: torch.Tensor) -> int | None:
     return local.untyped_storage().data_ptr() if local is not None and local.numel() else None
 
 
-def _tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested dictionaries and lists, by their dotted paths."""
     if isinstance(value, torch.Tensor):
         yield prefix, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _tensors(f"{prefix}.{key}" if prefix else str(key), item)
+            yield from tensors_in(f"{prefix}.{key}" if prefix else str(key), item)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _tensors(f"{prefix}.{number}", item)
+            yield from tensors_in(f"{prefix}.{number}", item)
 
 
 def _is_rng(key: str, tensor: torch.Tensor) -> bool:

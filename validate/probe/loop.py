@@ -28,6 +28,7 @@ from .observer import Call, Handler, Observer
 from .reductions import Reductions
 from .sharding import Forwards
 from .states import scheduler_classes
+from .updates import Look, Updates
 
 _MEAN = 1  # what torch calls the mean in the nodes of its graph
 
@@ -48,6 +49,8 @@ def install(
 ) -> None:
     """Hook what this module is about."""
     clipped_before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+    updates = Updates()
+    looks: dict[int, tuple[int, Look]] = {}  # by the optimizer's id: its step under way
 
     def optimizer_built(call: Call) -> Handler:
         yield
@@ -142,13 +145,18 @@ def install(
         """Whether the step under way is one of the program's."""
         return observer.recorder.own and not torch.compiler.is_compiling() and not on_behalf_of_helpers()
 
-    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
+    def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not of_program():
             return
         try:
             meter.before_step(optimizer)
             frame = program_frame()
-            observer.emit(Stepped, frame, optimizer=observer.ref(optimizer, frame, type(optimizer).__name__))
+            ref = observer.ref(optimizer, frame, type(optimizer).__name__)
+            order = observer.emit(Stepped, frame, optimizer=ref)
+            looks.pop(id(optimizer), None)
+            by_itself = len(args) < 2 and not kwargs.get("closure")  # a closure makes the gradients within the step
+            if by_itself and (look := updates.before(optimizer)) is not None:
+                looks[id(optimizer)] = order, look
         except Exception:
             observer.failed()
 
@@ -156,6 +164,11 @@ def install(
         if not of_program():
             return
         try:
+            if (looked := looks.pop(id(optimizer), None)) is not None:
+                order, look = looked
+                changed = updates.after(optimizer, look)
+                note = {"note": "updated", "order": order, "changed": changed, "gradients": look.gradients}
+                observer.recorder.write(note)
             meter.after_step(optimizer)
         except Exception:
             observer.failed()

@@ -18,14 +18,19 @@ from ..events import (
     Form,
     ForwardEntered,
     GroupCreated,
+    Kind,
+    Loaded,
     Location,
+    Narrowed,
     Saved,
     Seeded,
+    Stepped,
     from_json,
 )
 from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
+from .parting import Call, parted
 
 STUCK = 0.2  # part of the deadline for which a rank must have stood in a collective to count as stuck in it
 STUCK_SECONDS = 1.0  # and at least so long
@@ -41,6 +46,10 @@ class _Record:
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)  # order: digest of the first batch
     beginnings: dict[int, dict[str, int]] = field(default_factory=dict)  # order: digests of weights by FQN
+    buffers: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)  # order: digests by key and name
+    narrowed: dict[int, dict[str, list[str]]] = field(default_factory=dict)  # order: dtypes by path of the tensor
+    updated: dict[int, tuple[bool, bool]] = field(default_factory=dict)  # order: changed something, had gradients
+    called: dict[int, list[Call]] = field(default_factory=dict)  # order of the program's call: of sharded modules
     seeds: dict[int, int] = field(default_factory=dict)  # order: what the generators were seeded with
     names: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
@@ -57,7 +66,11 @@ def merge(run: Run) -> tuple[Trace, ...]:
     _mark_alike(records, events)
     _mark_beginnings(records, events)
     _mark_seeds(records, events)
-    _mark_alone(run, records, events)
+    _mark_buffers(records, events)
+    _mark_updates(records, events)
+    apart = parted([r.called for r in records], [r.returned for r in records], events)
+    if not _mark_alone(run, records, events, None if apart is None else apart.orders) and apart is not None:
+        apart.mark(events, [_Names(record).of for record in records])
     return tuple(
         Trace(
             origin="probe",
@@ -88,6 +101,15 @@ def _read(path: Path) -> _Record:
                 record.batches[fields["order"]] = fields["digest"]
             case "beginning":
                 record.beginnings[fields["order"]] = fields["of"]
+            case "buffers":
+                record.buffers[fields["order"]] = fields["of"]
+            case "narrowed":
+                record.narrowed[fields["order"]] = fields["of"]
+            case "updated":
+                record.updated[fields["order"]] = fields["changed"], fields["gradients"]
+            case "called":
+                call = Call(fields["number"], fields["id"], Location(*fields["at"]))
+                record.called.setdefault(fields["order"], []).append(call)
             case "seed":
                 record.seeds[fields["order"]] = fields["seed"]
             case "name":
@@ -110,8 +132,27 @@ def _events(record: _Record) -> list[Event]:
         event = from_json(fields)
         if order in record.entered and order not in record.returned:
             event = dataclasses.replace(event, when=dataclasses.replace(event.when, finished=False))
+        if isinstance(event, Loaded) and order in record.narrowed:
+            event = _narrowed(event, record.narrowed[order])
         events.append(event)
     return events
+
+
+def _narrowed(event: Loaded, dtypes: Mapping[str, list[str]]) -> Loaded:
+    """The load with what of its models and optimizers is given fewer bits than was saved."""
+
+    def mark(entry: Entry) -> Entry:
+        if entry.kind not in (Kind.MODEL, Kind.OPTIMIZER):
+            return entry
+        inside = f"{entry.key}." if entry.key else ""
+        names = [name for name in dtypes if name.startswith(inside)]
+        if not names:
+            return entry
+        stored, into = dtypes[names[0]]
+        told = tuple(name.removeprefix(inside) for name in names)
+        return dataclasses.replace(entry, narrowed=Narrowed(names=told, stored=stored, into=into))
+
+    return dataclasses.replace(event, entries=tuple(map(mark, event.entries or ())))
 
 
 class _Names:
@@ -209,6 +250,47 @@ def _compared(event: Saved | AsyncSaved, digests: list[dict[str, int]], shards: 
     return dataclasses.replace(event, entries=tuple(mark(entry) for entry in event.entries))
 
 
+def _mark_buffers(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the models in saves whose buffers differ from rank to rank."""
+    digests: dict[tuple[Any, ...], dict[str, dict[str, set[int]]]] = {}
+    saves = [list(_saves(one)) for one in events]
+    for record, own in zip(records, saves, strict=True):
+        for key, event in own:
+            for model, of in record.buffers.get(event.order, {}).items():
+                for name, crc in of.items():
+                    digests.setdefault(key, {}).setdefault(model, {}).setdefault(name, set()).add(crc)
+    for number, own in enumerate(saves):
+        for key, event in own:
+            apart = {
+                model: [n for n, crcs in of.items() if len(crcs) > 1] for model, of in digests.get(key, {}).items()
+            }
+            if any(apart.values()):
+                at = next(i for i, e in enumerate(events[number]) if e.order == event.order)
+                saved = events[number][at]
+                assert isinstance(saved, (Saved, AsyncSaved))
+                entries = tuple(
+                    dataclasses.replace(e, apart=tuple(apart.get(e.key, ()))) if e.kind is Kind.MODEL else e
+                    for e in saved.entries or ()
+                )
+                events[number][at] = dataclasses.replace(saved, entries=entries)
+
+
+# --- steps that change nothing ---
+
+
+def _mark_updates(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the steps by which something changed on any rank, or nothing on all of them."""
+    for steps in zip(*([e for e in own if isinstance(e, Stepped)] for own in events), strict=False):
+        found = [record.updated.get(step.order) for record, step in zip(records, steps, strict=True)]
+        known = [one for one in found if one is not None]
+        changed = any(one[0] for one in known)
+        if not changed and len(known) < len(found):
+            continue  # a rank does not look any more, or cannot
+        gradients = any(one[1] for one in known)
+        for own, step in zip(events, steps, strict=True):
+            own[own.index(step)] = dataclasses.replace(step, changed=changed, gradients=gradients)
+
+
 # --- batches that are the same on all ranks ---
 
 
@@ -262,27 +344,30 @@ def _mark_seeds(records: list[_Record], events: list[list[Event]]) -> None:
 # --- collectives that not all ranks reach ---
 
 
-def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> None:
-    """Mark the first collective at which the ranks part, on the ranks that are alone with it.
+def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]], before: Mapping[int, int] | None) -> bool:
+    """Mark the first collective at which the ranks part, on the ranks that are alone with it, if there is one.
 
     Only where the others cannot come any more: they have ended normally, stand in another collective, or the run has
     hung. A rank that crashed for a reason of its own leaves the others waiting too, and that is not their fault.
+    Nor where they have parted before, within the calls of these orders (`before`, by rank).
     """
     calls = [[e for e in own if _joint(e, r)] for own, r in zip(events, records, strict=True)]
     ranks = range(len(calls))
     counts = [Counter(_kind(e) for e in own) for own in calls]
     if all(c == counts[0] for c in counts) and all(map(_well, run.ends, records)):
-        return
+        return False
     at = next((i for i in range(max(map(len, calls), default=0)) if len({_nth(c, i) for c in calls}) > 1), None)
     if at is None:
-        return
+        return False
     present = {r: calls[r][at] for r in ranks if at < len(calls[r])}
     absent = [r for r in ranks if r not in present]
     if any(not _well(run.ends[r], records[r]) and run.ends[r].code is not None for r in absent):
-        return
+        return False
+    if before is not None and any(before[r] < event.order for r, event in present.items()):
+        return False
     alone = _alone(present, calls) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
     if run.hung and not _stuck(run, [(records[r], present[r]) for r in alone]):
-        return
+        return False
     only = f"{'rank' if len(alone) == 1 else 'ranks'} {', '.join(map(str, alone))} of {len(calls)}"
     for rank in alone:
         marked = present[rank]
@@ -290,6 +375,7 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]]) -> 
             dataclasses.replace(e, when=dataclasses.replace(e.when, only=only)) if e is marked else e
             for e in events[rank]
         ]
+    return True
 
 
 def _joint(event: Event, record: _Record) -> bool:

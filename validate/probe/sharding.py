@@ -49,9 +49,10 @@ from ..events import (
 )
 from .beginnings import Beginnings
 from .frames import caller, program_frame, programs
+from .identity import Objects
 from .initial import Blanks
 from .measure import Meter
-from .modules import Modules, drops, dtype_name, has_blocks, has_sharded, parameters
+from .modules import Modules, class_name, drops, dtype_name, has_blocks, has_sharded, parameters
 from .observer import Call, Handler, Observer
 
 FULLY_SHARD = (  # where torch exports it, now or once
@@ -106,6 +107,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
             modules.sharded(module, earlier)
             forwards.beginnings.sharded(module)
             forwards.watch(module)
+            forwards.number(module, mesh)
 
     def ignored(module: nn.Module, call: Call) -> tuple[Ref, ...]:
         own = {id(p) for p in parameters(module)}
@@ -248,10 +250,13 @@ class Forwards:
         self._modules = modules
         self._watched = set[type]()
         self._entered_before = set[int]()  # ids of the refs of modules
+        self._numbers = Objects()  # of modules, in the order in which they were sharded
+        self._sharded = 0
         self.blanks = Blanks()
         self.beginnings = Beginnings()
         self._guard: RemovableHandle | None = None
-        self._here = threading.local()  # depth of FSDP forwards, and the frame of the last call found from inside
+        # Depth of FSDP forwards, the frame of the last call found from inside, the order of the last call.
+        self._here = threading.local()
 
     def watch(self, module: nn.Module) -> None:
         """Watch the class of a module that was just sharded."""
@@ -263,6 +268,12 @@ class Forwards:
         self._watched.add(cls)
         cls.forward = self._around(cls.forward)
 
+    def number(self, module: nn.Module, mesh: DeviceMesh | None) -> None:
+        """Give a sharded module the number by which ranks agree what it is; over some ranks only, it has none."""
+        self._sharded += 1
+        if mesh is None or mesh.size() == torch.distributed.get_world_size():
+            self._numbers.set(module, self._sharded)
+
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         here = self._here
 
@@ -273,6 +284,7 @@ class Forwards:
             order = None
             try:
                 order = self._entered(module)
+                self._called(module, order)
                 if order is not None:
                     self._meter.before_forward(module, args, kwargs)
             except Exception:
@@ -287,6 +299,25 @@ class Forwards:
             return result
 
         return forward
+
+    def _called(self, module: nn.Module, order: int | None) -> None:
+        """Note a call of a sharded module under the program's call that leads to it; none does in backward."""
+        if order is not None:
+            self._here.order = order
+        number, under = self._numbers.get(module), getattr(self._here, "order", None)
+        if number is None or under is None:
+            return
+        frame = program_frame()
+        place = self._observer.places.of(frame)
+        self._observer.recorder.write(
+            {
+                "note": "called",
+                "order": under,
+                "number": number,
+                "id": self._observer.identities.of(module, class_name(module)).id,
+                "at": [place.file, place.line],
+            }
+        )
 
     def _entered(self, module: nn.Module) -> int | None:
         """Write what this call of `forward` is; the order of the event that it finishes, if it does finish one."""
@@ -343,8 +374,8 @@ class Forwards:
         return order
 
     def forget_call(self) -> None:
-        """Let go of the last call that was found from inside."""
-        self._here.call = None
+        """Let go of the last call, and of the one that was found from inside."""
+        self._here.call = self._here.order = None
 
     def _bypasses(self, module: nn.Module, frame: FrameType | None) -> bool:
         """Whether `forward` of a sharded module is about to work on parameters that nobody gathered."""

@@ -149,8 +149,8 @@ def _given(call: Call, value: object, state: object) -> dict[str, Any]:
     }
     if not isinstance(state, Mapping) or not isinstance(value, nn.Module):
         return fields
-    parameters = {_plain_name(name): p for name, p in value.named_parameters(remove_duplicate=False)}
-    given = {_plain_name(str(name)): tensor for name, tensor in state.items()}
+    parameters = {plain_name(name): p for name, p in value.named_parameters(remove_duplicate=False)}
+    given = {plain_name(str(name)): tensor for name, tensor in state.items()}
     fields["empty"] = not given
     if given and not fields["strict"]:
         fields["missed"] = bool(parameters) and not any(name in parameters for name in given)
@@ -167,6 +167,6 @@ def _form(tensor: torch.Tensor, parameter: DTensor) -> Form:
     return Form.FULL if tensor.shape == parameter.shape else Form.UNKNOWN
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name of a parameter without what wrappers put into it."""
     return functools.reduce(lambda shorter, prefix: shorter.replace(prefix, ""), WRAPPERS, name)

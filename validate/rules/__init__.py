@@ -69,6 +69,7 @@ from .numbering import OptimizerStateByIndex
 from .numbers import CastAfterSharding, LowPrecisionMasters, ReductionInLowPrecision
 from .omissions import DataPositionNotSaved, RngNotSaved, SchedulerNotSaved, StepNotSaved
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
+from .running import BuffersDifferAcrossRanks, PrecisionLostOnLoad, RanksDiverge, UpdatesNothing
 from .saving import (
     FullStateThroughDcp,
     GroupMissesRanks,
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     RankDivergentDecision(),
     CpuBackendMissing(),
     GroupNeverDestroyed(),
+    RanksDiverge(),
     RootNotSharded(),
     RootOnlySharded(),
     ShardedTopDown(),
@@ -134,10 +136,12 @@ RULES: tuple[Rule, ...] = (
     AccumulationNotDivided(),
     ReductionInLowPrecision(),
     AllReduceEachMicroBatch(),
+    UpdatesNothing(),
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),
     SameDropoutOnEveryRank(),
+    BuffersDifferAcrossRanks(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
     LocalShardsSaved(),
@@ -162,6 +166,7 @@ RULES: tuple[Rule, ...] = (
     FullStateWithoutBroadcast(),
     AssignedOverShards(),
     RankKeysBlockResharding(),
+    PrecisionLostOnLoad(),
     LoadedIntoNothing(),
     CheckpointWithoutLocation(),
     AsyncSaveNotAwaited(),
