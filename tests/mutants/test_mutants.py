@@ -16,7 +16,7 @@ from .programs import CLASSES, Program, mutants, right
 MUTANTS = {program.name: program for program in mutants()}
 
 KILLS = [
-    ("trace", "A-norm-of-local-gradients"),
+    ("trace", "C-save-meets-training"),
     ("parity", "A-accumulation-divided-twice"),
     ("resume", "B-generators-not-saved"),
     ("export", "B-exported-in-bf16"),
