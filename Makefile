@@ -22,6 +22,7 @@ check: $(READY)
 	mkdir -p .cache/types && ln -sfn "$(CURDIR)" .cache/types/pytorch_fsdp2_dcp
 	MYPYPATH=.cache/types $(BIN)/mypy --namespace-packages --explicit-package-bases \
 	  -p pytorch_fsdp2_dcp.validate -p pytorch_fsdp2_dcp.templates
+	MYPYPATH=evals $(BIN)/mypy evals/grade.py
 	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(READY)
