@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,12 @@ from typing import Any
 EVALS = Path(__file__).resolve().parent
 SKILL = EVALS.parent
 DEADLINE = 120.0  # seconds for a run of a script; those of the tasks take some ten on a busy machine of two cores
+
+TELLING = (  # of what a script prints as it ends: a wrong argument, its own exception, how torchrun saw a rank end
+    r"(\w+\.py: error: .*)",
+    r"^(?:\[rank\d+\]: )?(?!torch\.distributed\.elastic)([\w.]+(?:Error|Exception): .*)",
+    r"(exitcode\s*: -?\d+)",
+)
 
 
 class UserError(Exception):
@@ -95,10 +102,11 @@ class Done:
 
     @property
     def last_line(self) -> str:
-        """What it said last of an error, or at all."""
-        lines = [line for line in self.output.splitlines() if line.strip()] or ["nothing was printed"]
-        errors = [line for line in lines if "Error" in line and "elastic" not in line]
-        return (errors or lines)[-1].strip()[:200]
+        """What it said of an error, or else its last line."""
+        for pattern in TELLING:
+            if found := re.search(pattern, self.output, re.MULTILINE):
+                return found[1][:200]
+        return (self.output.strip().splitlines() or ["nothing was printed"])[-1].strip()[:200]
 
 
 def launch(folder: Path, what: dict[str, Any], scratch: Path, sigterm_after: str | None = None) -> Done:

@@ -36,7 +36,7 @@ WRONG = {
     "garbage-positions": {0: "FS303", 1: "trace: fail"},
     "lost-last-checkpoint": {0: "FS801, FS802", 1: "async: fail"},
     "saved-shards": {0: "FS601"},
-    "tensor-parallel-clipping": {0: "FS408", 1: "exits with 1"},
+    "tensor-parallel-clipping": {0: "FS408", 1: "must have the same mesh"},
     "new-hybrid-script": {0: "no train.py", 1: "no train.py"},
     "export-weights": {0: "no model.safetensors"},
     "damaged-folder": {0: "no answer.json"},
