@@ -282,6 +282,7 @@ PLAN = _object(
         precision={"enum": ["fp32", "bf16"]},
         optimizer={"enum": ["adamw", "sgd"]},
         micro_batch=COUNT,
+        micro_batches=COUNT,
         seq_len=COUNT,
         checkpointing={"type": "boolean"},
     ),

@@ -51,6 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum (default: adamw)")
     run.add_argument("--micro-batch", metavar="N", default="1", help="sequences a rank computes at once (default: 1)")
+    run.add_argument(
+        "--micro-batches", metavar="N", default="1",
+        help="of a step; with several, each rank adds up whole gradients until the last (default: 1)",
+    )  # fmt: skip
     run.add_argument("--seq-len", metavar="N", default="2048", help="tokens of a sequence (default: 2048)")
     run.add_argument("--activation-checkpointing", choices=("none", "full"), default="none", help="default: none")
     saving = parser.add_argument_group("saving")
@@ -97,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             optimizer=arguments.optimizer,
             micro_batch=_number(arguments, "micro_batch"),
+            micro_batches=_number(arguments, "micro_batches"),
             seq_len=_number(arguments, "seq_len"),
             checkpointing=arguments.activation_checkpointing == "full",
             bandwidth=arguments.bandwidth and parse_rate("--bandwidth", arguments.bandwidth),

@@ -25,7 +25,7 @@ RUN = """
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.checkpoint import checkpoint
 
-    replicas, precision, checkpointing, optimizer_name = int(sys.argv[1]), *sys.argv[2:]
+    replicas, micro_batches, (precision, checkpointing, optimizer_name) = *map(int, sys.argv[1:3]), sys.argv[3:]
     sizes = (replicas, dist.get_world_size() // replicas)
     policy = {"mesh": dist.init_device_mesh("cpu", sizes, mesh_dim_names=("dp_replicate", "dp_shard"))}
     if replicas == 1:
@@ -61,15 +61,18 @@ RUN = """
         loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
         return logits, loss
 
-    def backward(logits, loss):
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
     def profiled():
         return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
-    backward(*forward())
+    def step():
+        for index in range(micro_batches):
+            model.set_requires_gradient_sync(index == micro_batches - 1)
+            logits, loss = forward()
+            loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    step()
     found = {
         "parameters": local_bytes(model.parameters()),
         "gradients": local_bytes(parameter.grad for parameter in model.parameters()),
@@ -81,11 +84,11 @@ RUN = """
     element = 2 if precision == "bf16" else 4
     root = sum(p.numel() for p in (*model.embed.parameters(), *model.norm.parameters())) * element  # still gathered
     found["activations"] = allocated(prof)[0] - root
-    backward(*results)
+    results[1].backward()
     optimizer.zero_grad()
     del results
     with profiled() as prof:
-        backward(*forward())
+        step()
     found["peak"] = allocated(prof)[1] + found["parameters"] + found["optimizer"]
     optimizer.zero_grad()
     state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
@@ -105,28 +108,30 @@ def on_disk(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "replicas", "precision", "checkpointing", "optimizer"),
+    ("ranks", "replicas", "micro_batches", "precision", "checkpointing", "optimizer"),
     [
-        (2, 1, "fp32", "none", "adamw"),
-        pytest.param(4, 2, "bf16", "full", "sgd", marks=pytest.mark.matrix),
-        pytest.param(4, 1, "fp32", "full", "adamw", marks=pytest.mark.matrix),
-        pytest.param(2, 1, "bf16", "none", "sgd", marks=pytest.mark.matrix),
+        (2, 1, 1, "fp32", "none", "adamw"),
+        pytest.param(4, 2, 1, "bf16", "full", "sgd", marks=pytest.mark.matrix),
+        pytest.param(4, 1, 3, "fp32", "full", "adamw", marks=pytest.mark.matrix),
+        pytest.param(2, 1, 2, "bf16", "none", "sgd", marks=pytest.mark.matrix),
     ],
 )
 def test_memory_and_checkpoint_are_those_of_a_run(
-    tmp_path: Path, ranks: int, replicas: int, precision: str, checkpointing: str, optimizer: str
+    tmp_path: Path, ranks: int, replicas: int, micro_batches: int, precision: str, checkpointing: str, optimizer: str
 ) -> None:
     """Sharded state is equal to the byte, and activations within a hundredth or two of the allocator's own figures."""
     folder = tmp_path / "cwd"
     folder.mkdir()
     shutil.copy(NET, folder)
-    run = run_script(tmp_path, RUN, nproc=ranks, args=(str(replicas), precision, checkpointing, optimizer))
+    run = run_script(
+        tmp_path, RUN, nproc=ranks, args=(str(replicas), str(micro_batches), precision, checkpointing, optimizer)
+    )
     assert run.succeeded, [(end.code, end.output) for end in run.ends]
     found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(ranks)]
     mesh = f"dp_replicate={replicas},dp_shard={ranks // replicas}"
     plan = planned(
         folder, "--mesh", mesh, "--precision", precision, "--optimizer", optimizer,
-        "--activation-checkpointing", checkpointing,
+        "--activation-checkpointing", checkpointing, "--micro-batches", str(micro_batches),
     )  # fmt: skip
     memory = plan["memory"]
     for category in ("parameters", "gradients", "optimizer"):

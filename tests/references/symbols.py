@@ -45,7 +45,7 @@ WORDS = Path(__file__).with_name("words")
 FILES = re.compile(
     r"\.(metadata|pt)|[\w<>{}*.-]*/[\w<>{}*./-]*|[\w<>-]+\.(md|py|pt|sh|safetensors|json|toml|yaml|distcp)"
 )
-COMMANDS = "python|fsdp2|torchrun|pip|generate|lint|validate|explain|inspect|convert"
+COMMANDS = "python|fsdp2|torchrun|pip|generate|lint|validate|explain|inspect|convert|plan"
 ELSEWHERE = re.compile(rf"({COMMANDS}) |-|#|\w*(Error|Exception): |FS\d{3}$")  # with tests of their own
 
 

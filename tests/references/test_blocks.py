@@ -62,5 +62,5 @@ def flat(text: str) -> str:
 def test_every_page_is_proved_by_a_run() -> None:
     """Or by a table or a command that other tests of this folder check."""
     without = {page.path.stem for page in PAGES if not page.programs}
-    assert without <= {"SKILL", "convert", "launching", "torchtitan", "torch-versions"}
+    assert without <= {"SKILL", "convert", "launching", "plan", "torchtitan", "torch-versions"}
     assert SETUP.stem not in without

@@ -14,13 +14,17 @@ STEP_BYTES = 4  # AdamW counts the steps of each parameter in a tensor of its ow
 
 @dataclass(frozen=True)
 class Training:
-    """How a step is made. Parameters, reduced gradients and optimizer state are fp32, as in generated scripts."""
+    """How a step is made, of so many micro-batches. Parameters, reduced gradients and optimizer state are fp32.
+
+    As in generated scripts, gradients are reduced with the last micro-batch; until then each rank adds them up whole.
+    """
 
     precision: str
     optimizer: str
     micro_batch: int
     seq_len: int
     checkpointing: bool
+    micro_batches: int = 1
 
     @property
     def element(self) -> int:
@@ -110,6 +114,14 @@ def estimate(model: Model, mesh: Mesh, training: Training) -> Memory:
         "end of backward": {"gradients": gradients, "activations": logits, "gathered": root * (element + FP32)},
         "the optimizer's step": {"gradients": gradients, "temporary": held if training.optimizer == "adamw" else 0},
     }
+    if training.micro_batches > 1:  # the last of them ends with the root's own sum, those of the blocks are reduced
+        summed = FP32 * sum(units.values())
+        for moment, share in (
+            ("the loss", summed),
+            ("backward of the last block", summed),
+            ("end of backward", root * FP32),
+        ):
+            moments[moment]["gathered"] += share
     static = {"parameters": held, "optimizer": optimizer, "buffers": buffers}
     where = max(moments, key=lambda moment: sum(moments[moment].values()))
     at_peak = static | moments[where]

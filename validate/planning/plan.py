@@ -41,6 +41,7 @@ class Question:
     micro_batch: int
     seq_len: int
     checkpointing: bool
+    micro_batches: int
     bandwidth: int | None
     measure: Path | None
     staging_bandwidth: int
@@ -54,7 +55,12 @@ def answer(question: Question) -> Plan:
     """The plan. Raises UserError."""
     mesh = resolve_mesh(question.mesh, question.nodes, question.ranks_per_node)
     training = Training(
-        question.precision, question.optimizer, question.micro_batch, question.seq_len, question.checkpointing
+        question.precision,
+        question.optimizer,
+        question.micro_batch,
+        question.seq_len,
+        question.checkpointing,
+        question.micro_batches,
     )
     known = _numbers(question, needed=mesh.tp > 1)
     model, memory = _memory(question, known, mesh, training)

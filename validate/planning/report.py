@@ -95,7 +95,7 @@ def as_text(plan: Plan) -> list[str]:
     lines = [
         f"{shown(model.name)}: {_count(model.numel)} parameters in {plural(len(model.parameters), 'tensor')}",
         f"{mesh}: {plural(mesh.world, 'rank')} on {plural(mesh.nodes, 'node')}; {training.precision}, "
-        f"{training.optimizer}, micro-batch {training.micro_batch} × {training.seq_len} tokens, activation "
+        f"{training.optimizer}, {_batches(training)} × {training.seq_len} tokens, activation "
         f"checkpointing {'full' if training.checkpointing else 'none'}",
         "",
         f"memory of a rank (by {HOW[memory.how]})",
@@ -131,6 +131,11 @@ def as_text(plan: Plan) -> list[str]:
     if plan.planning is not None:
         lines += ["", *_planning(plan.planning)]
     return lines
+
+
+def _batches(training: Training) -> str:
+    several = f"{training.micro_batches} micro-batches of" if training.micro_batches > 1 else "micro-batch"
+    return f"{several} {training.micro_batch}"
 
 
 def _rate(plan: Plan) -> str:

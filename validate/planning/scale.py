@@ -26,6 +26,7 @@ from .mesh import Mesh
 
 WORLDS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 ITEMS_LIMIT = 150_000  # write items of a world that is still measured: some 700 MB of memory, and ten seconds
+_FEW_ITEMS = 10_000  # take less than a second
 
 T = TypeVar("T")
 
@@ -124,9 +125,9 @@ def planning_at(state: Sequence[Entry], mesh: Mesh, grows: str, worlds: Sequence
 
 
 def metadata_bytes(state: Sequence[Entry], mesh: Mesh) -> int:
-    """Bytes of `.metadata`: of the world itself, or from two that are small enough."""
-    if mesh.world * len(state) <= ITEMS_LIMIT:
-        return simulate(state, mesh).metadata
+    """Bytes of `.metadata`: of the world itself, or from two that are small. What replicas hold is there once."""
+    if mesh.dp_shard * mesh.tp <= 4 or mesh.dp_shard * mesh.tp * len(state) <= _FEW_ITEMS:
+        return simulate(state, replace(mesh, dp_replicate=1)).metadata
     small = [replace(mesh, dp_replicate=1, dp_shard=shards) for shards in (2, 4)]
     first, second = (simulate(state, mesh).metadata for mesh in small)
     return first + (second - first) * (mesh.dp_shard - 2) // 2
@@ -149,7 +150,7 @@ def _extrapolated(found: Sequence[Planning], world: int) -> Planning:
         if high is None:
             return None
         exponent = math.log(high / low) / growth if low > 0 and high > 0 else 1.0
-        return high * ratio ** min(2.0, max(1.0, exponent))  # no step of it is of a higher order
+        return high * ratio ** min(2.0, max(0.0, exponent))  # no step of it is of a higher order
 
     sizes = ("planned", "written", "received", "metadata", "cached_received")
     times = ("receive_seconds", "plan_seconds", "finish_seconds", "read_seconds", "cached_seconds")
@@ -173,8 +174,8 @@ def _cached(plans: list[SavePlan]) -> tuple[int, float]:
         unchanged = [SavePlan([], usable=False) for _ in plans]
         _, seconds = _timed(lambda: planner.create_global_plan(unchanged))
     finally:
-        for cache in (planner._cached_all_plans, planner._cached_global_plan, planner._cached_metadata):
-            cache.pop(planner._cached_plans_key, None)
+        for cache in ("_cached_all_plans", "_cached_global_plan", "_cached_metadata"):  # torch 2.7 has no third
+            getattr(planner, cache, {}).pop(planner._cached_plans_key, None)
     return len(pickle.dumps(unchanged[0])) * len(plans), seconds
 
 

@@ -73,7 +73,6 @@ def track(built: Built, mesh: DeviceMesh, training: Training) -> Memory:
         tracker.track_inputs((tokens,))
         with tracker:
             _step(built, optimizer, tokens, training, tracker)
-        tracker.reset_mod_stats()
         with tracker:
             after_forward, after_backward = _step(built, optimizer, tokens, training, tracker)
         peak = _snapshot(tracker, "peak")
@@ -124,12 +123,16 @@ def _step(
     built: Built, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, training: Training, tracker: Any
 ) -> tuple[dict[str, int], dict[str, int]]:
     """A step as generated scripts make it; what there was between forward and backward, and before `zero_grad`."""
-    logits = built.logits(built.module, tokens[:, :-1])
-    flat = (logits.float() if training.precision == "bf16" else logits).flatten(0, 1)
-    loss = nn.functional.cross_entropy(flat, tokens[:, 1:].flatten())
-    del flat
-    after_forward = _snapshot(tracker, "current")
-    torch.autograd.backward(loss)
+    root: Any = built.module  # an FSDPModule, since it is sharded
+    for index in range(training.micro_batches):
+        tracker.reset_mod_stats()  # which are of one forward
+        root.set_requires_gradient_sync(index == training.micro_batches - 1)
+        logits = built.logits(built.module, tokens[:, :-1])
+        flat = (logits.float() if training.precision == "bf16" else logits).flatten(0, 1)
+        loss = nn.functional.cross_entropy(flat, tokens[:, 1:].flatten())
+        del flat
+        after_forward = _snapshot(tracker, "current")
+        torch.autograd.backward(loss)
     nn.utils.clip_grad_norm_(built.module.parameters(), 1.0)
     optimizer.step()
     after_backward = _snapshot(tracker, "current")
