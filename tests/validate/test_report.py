@@ -178,6 +178,12 @@ def test_what_was_not_seen_of_a_save_is_not_drawn() -> None:
     assert timeline({"saves": [save(ranks=[unseen | {"called": None}])], "steps": []}) is None
 
 
+def test_a_look_at_a_future_that_is_done_is_not_drawn_as_a_wait() -> None:
+    looks = rank(0, 0.25, waits=[[1.9, 1.9001], [2.0, 2.5]])
+    drawing = timeline({"saves": [save(ranks=[looks])], "steps": [[0, 0.0], [1, 2.5]]})
+    assert drawing is not None and len(drawing.lanes[0].still) == 2, "the call, and the wait that lasted"
+
+
 def test_of_many_saves_the_drawing_has_the_first_and_the_table_all() -> None:
     page = Page(render(document(saves=[save(step) for step in range(1, LANES + 4)])))
     assert "3 later saves in the table only" in page.text

@@ -10,6 +10,7 @@ from .scale import Scale, scale
 WIDTH = 720
 LEFT, RIGHT, TOP = 132, 704, 12  # of the lanes in the drawing
 LANE, BAR = 28, 16  # heights
+SHORTEST = 0.001  # part of the run that a wait must last to be drawn: asking `done()` of a future takes no time
 LANES = 24  # saves that are drawn; the table has them all
 
 
@@ -119,7 +120,8 @@ def _lane(number: int, save: dict[str, Any], own: dict[str, Any], x: Scale) -> L
 
 def _still(own: dict[str, Any], x: Scale) -> list[Bar]:
     call = [(own["called"], own["returned"])] if own["returned"] is not None else []
-    return [_bar(began, ended, x) for began, ended in [*call, *own["waits"]]]
+    waits = [(began, ended) for began, ended in own["waits"] if ended - began >= SHORTEST * (x.high - x.low)]
+    return [_bar(began, ended, x) for began, ended in [*call, *waits]]
 
 
 def _bar(began: float, ended: float, x: Scale) -> Bar:

@@ -78,7 +78,7 @@ def _shards(parameter: torch.Tensor) -> str:
 
 
 def _placed(placement: Any) -> str:
-    name = type(placement).__name__
+    name = type(placement).__name__.lstrip("_")  # _StridedShard is private to torch
     return f"{name}({placement.dim})" if hasattr(placement, "dim") else f"{name}()"
 
 
