@@ -5,7 +5,7 @@ prove   `proofs` of `validate` pass
 losses  `after` prints, in the folder, the losses that `before` printed where the task started
 equal   `file` holds the tensors of `source` in the starting folder, of `keys` renamed by `rename`
 runs    a script exits with 0 and `prints` is in what it says; with `sigterm_after`, every rank gets SIGTERM after those
-        words, and the same command line, run again, goes on with the step after the last
+        words, and the same command line, run again, goes on with the step after the last, and ends so after it
 answer  `file` is JSON and says what is `expected`
 """
 
@@ -144,9 +144,11 @@ def _runs(what: dict[str, Any], ground: Ground) -> None:
     if "prints" in what and what["prints"] not in first.output:
         raise Failed(f"does not print {what['prints']!r}")
     if "sigterm_after" in what:
-        second = launch(ground.left, what, ground.scratch)
+        second = launch(ground.left, what, ground.scratch, " loss ")  # its first step tells enough
         _ended_well(second, f"{what['script']} again")
         steps, again = ([int(step) for step in STEP.findall(done.output)] for done in (first, second))
+        if not steps:
+            raise Failed(f"{what['script']} prints no step")
         if not again or again[0] != steps[-1] + 1:
             raise Failed(f"ended after step {steps[-1]}, and goes on with step {again[0] if again else 'none'}")
 
