@@ -234,7 +234,7 @@ def _hints(findings: Sequence[Finding], hidden: int, fixing: bool) -> list[str]:
     from .fixes import FIXERS
 
     fixable = any(finding.code in FIXERS for finding in findings)
-    return ["--diff --unsafe-fixes shows what of this can be mended mechanically"] if fixable else []
+    return ["--diff --unsafe-fixes shows what of this, if anything, can be mended mechanically"] if fixable else []
 
 
 def _tell_problems(arguments: argparse.Namespace, result: Result) -> None:

@@ -133,11 +133,11 @@ def run(arguments: argparse.Namespace) -> int:
     if target is not None:
         _write_report(target, document)
     skipped = [v for v in verdicts if v.status == "skip"]
-    for reason in dict.fromkeys(v.reason for v in skipped):
+    impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
+    for reason in dict.fromkeys(v.reason for v in (skipped if len(skipped) == len(verdicts) else impossible)):
         print(f"fsdp2 validate: {reason}", file=sys.stderr)
     if any(v.status == "fail" for v in verdicts):
         return 1
-    impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
     return 2 if impossible or len(skipped) == len(verdicts) else 0
 
 

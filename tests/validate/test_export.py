@@ -55,6 +55,17 @@ def examined(tmp_path: Path, value: object, *, dtype: str | None = None, every_n
     return None if held is None else examine(source, *held, dtype=dtype, every_name=every_name)
 
 
+@pytest.mark.parametrize("names", [("average", "model"), ("model", "average")])
+def test_the_weights_are_told_from_their_average_beside_them(names: tuple[str, str], tmp_path: Path) -> None:
+    values = {"model": FILE, "average": {name: tensor + 0.5 for name, tensor in FILE.items()}}
+    value = {f"{which}.{name}": tensor for which in names for name, tensor in values[which].items()}
+    assert examined(tmp_path, value) == Examined("model.", compared=4)
+    value["model.bias"] = torch.zeros(3)
+    result = examined(tmp_path, value)
+    assert result is not None
+    assert (result.prefix, result.problems) == ("model.", ["`bias` has other values"])
+
+
 def test_a_file_that_holds_the_weights_has_no_problem(tmp_path: Path) -> None:
     result = examined(tmp_path, FILE, dtype="float32")
     assert result == Examined("", compared=4)

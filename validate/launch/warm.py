@@ -67,7 +67,7 @@ class _Parent:
             if not select.select([self._process.stdout], [], [], wait)[0]:
                 return None
             if not (data := os.read(self._process.stdout.fileno(), 65536)):
-                raise UserError(f"the warm parent ended: {self._last_words()}; expected torch to import")
+                raise UserError(f"the warm parent ended: {self._last_words()}; try again, or --launcher torchrun")
             self._pending += data
         line, _, self._pending = self._pending.partition(b"\n")
         message: dict[str, Any] = json.loads(line)

@@ -57,8 +57,11 @@ def models(state: WholeState) -> list[Model]:
 
 
 def find(source: Source, found: list[Model]) -> tuple[Model, str] | None:
-    """The model of which a file holds most weights, and the prefix of their keys; None where it holds half of none."""
-    best: tuple[int, Model, str] | None = None
+    """The model of which a file holds most weights, and the prefix of their keys; None where it holds half of none.
+
+    Of several that hold as many, such as the weights and their average, the one that differs least.
+    """
+    held: list[tuple[int, Model, str]] = []
     keys = [_plain(key) for key in source.tensors]
     for model in found:
         prefixes: Counter[str] = Counter()
@@ -67,11 +70,12 @@ def find(source: Source, found: list[Model]) -> tuple[Model, str] | None:
             for cut in range(len(parts)):
                 if ".".join(parts[cut:]) in model.weights:
                     prefixes["".join(f"{part}." for part in parts[:cut])] += 1
-        if prefixes:
-            prefix, count = prefixes.most_common(1)[0]
-            if 2 * count >= len(model.weights) and (best is None or count > best[0]):
-                best = count, model, prefix
-    return None if best is None else best[1:]
+        held += [(count, model, prefix) for prefix, count in prefixes.items() if 2 * count >= len(model.weights)]
+    most = max((count for count, _, _ in held), default=0)
+    likely = sorted(((model, prefix) for count, model, prefix in held if count == most), key=lambda one: one[1])
+    if len(likely) > 1:
+        likely.sort(key=lambda one: len(examine(source, *one, dtype=None, every_name=False).problems))
+    return likely[0] if likely else None
 
 
 def examine(source: Source, model: Model, prefix: str, *, dtype: str | None, every_name: bool) -> Examined:

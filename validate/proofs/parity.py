@@ -45,9 +45,9 @@ class Parity(Proof):
             return Verdict(name=self.name, status="fail", reason=where, figures=figures)
         if found.steps != steps:
             raise DoesNotApply(f"one rank takes {plural(found.steps, 'step')} where the straight run takes {steps}")
-        return Verdict(
-            name=self.name, status="pass", figures=figures, reason=f"one rank computes the same: {in_words(found)}"
-        )  # fmt: skip
+        dropout = "" if same is bench else ", with dropout off"
+        reason = f"one rank computes the same{dropout}: {in_words(found)}"
+        return Verdict(name=self.name, status="pass", figures=figures, reason=reason)
 
 
 def computed_in(straight: Straight) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..events import Loaded, TorchLoaded
 from ..findings import Finding
 from ..probe.figures import StepFigures
 from ..probe.merge import merge
@@ -74,6 +75,8 @@ class Resume(Proof):
         if took != steps - saved:
             began = "it started over" if took == steps else f"it took {plural(took, 'step')}"
             parts.append(f"{began} where {steps - saved} were left after the checkpoint of step {saved}")
+        if not any(trace.of(Loaded, TorchLoaded) for trace in traces):
+            parts.append("it loaded nothing; expected the same command line to go on (does it need a flag for that?)")
         if lost := restored_difference(whole, after, saved):
             figures["lost"] = lost
             parts.append(lost)
