@@ -119,6 +119,7 @@ def test_there_are_mutants_of_every_class_and_many_right_scripts() -> None:
     assert len({program.name for program in right()}) == len(list(right()))
 
 
+@pytest.mark.slow
 def test_the_linter_finds_at_least_what_it_did() -> None:
     found = {name for name, mutant in MUTANTS.items() if next(judged(mutant, only=())).fails}
     assert found >= LINTED, LINTED - found

@@ -67,6 +67,7 @@ def test_a_config_with_tensor_parallelism_has_formulas(tmp_path: Path, capsys: p
     assert document["model"]["parameters"] == 8_030_261_248
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_formulas_come_near_to_the_tracker(tmp_path: Path) -> None:
     """Of a Llama of four layers: sharded state is equal, activations within 15 %, the peak within 20 %."""

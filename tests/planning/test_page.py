@@ -20,6 +20,7 @@ def without_seconds(text: str) -> list[list[str]]:
     return [line[:5] if line and line[-1] in ("measured", "extrapolated") else line for line in lines]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     shutil.copy(NET, tmp_path / "my_model.py")

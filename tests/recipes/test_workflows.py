@@ -43,7 +43,8 @@ def test_the_first_lines_of_a_recipe_tell_how_it_is_started(recipe: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("start", "ranks"), [("one_process", 1), ("ddp", 2), pytest.param("fsdp1", 2, marks=pytest.mark.matrix)]
+    ("start", "ranks"),
+    [("one_process", 1), *(pytest.param(start, 2, marks=pytest.mark.matrix) for start in ("ddp", "fsdp1"))],
 )
 def test_what_is_sharded_computes_the_losses_that_it_did_before(start: str, ranks: int, tmp_path: Path) -> None:
     before = losses(run(f"a_{start}_before.py", tmp_path / "before", ranks, *TRAINING))
@@ -56,6 +57,7 @@ def test_what_is_sharded_computes_the_losses_that_it_did_before(start: str, rank
         assert_close(old, new)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_adapters_are_trained_and_written_alone_and_as_they_were_before(tmp_path: Path) -> None:
     run("b_blocking.py", tmp_path / "base", 2, *TRAINING)

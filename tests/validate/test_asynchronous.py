@@ -70,6 +70,7 @@ def test_a_copy_in_the_background_that_is_awaited_is_right(validate: Validate, p
     assert proof(validate(script, "--prove", "async"), 0, "pass")["figures"]["steps_meanwhile"] == 3
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_copy_in_the_background_that_nobody_awaits_is_of_a_later_step(validate: Validate, place: Path) -> None:  # noqa: F811
     script = background_copy(place / "in_background.py", awaited=False)
@@ -90,6 +91,7 @@ def background_copy(script: Path, *, awaited: bool) -> Path:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "words"),

@@ -53,6 +53,7 @@ def test_a_script_that_publishes_by_renaming_may_lose_what_it_had_not_renamed(
     ]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "words"),
