@@ -91,6 +91,15 @@ def test_a_rank_ends_as_the_script_does(case: str, tmp_path: Path) -> None:
         assert (run.job.cwd / "left open").read_text() == "all of it"
 
 
+@pytest.mark.slow
+def test_the_sockets_of_a_rank_have_room_however_deep_its_run_lies(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 25)
+    deep.mkdir()
+    script = "from multiprocessing.connection import Listener\nListener(family='AF_UNIX').close()\n"
+    run = run_script(deep, script, prepared=False, nproc=1)
+    assert run.succeeded, run.ends
+
+
 def told(run: Run) -> list[tuple[int | None, str | None, str]]:
     return [(end.code, end.error, end.output.replace(str(run.job.scratch), "")) for end in run.ends]
 

@@ -219,4 +219,4 @@ def test_a_generated_script_continues_on_another_mesh(mesh: str, ranks: int, to:
         verdict = prove(proof, bench)
         assert verdict.status == "pass", verdict
     (target,) = verdict.figures["targets"]
-    assert (target["tensors"], target["steps_compared"], target["mesh"]) == (56, 5, to)
+    assert (target["tensors"], target["steps_compared"], target["mesh"]) == (56, 4, to)

@@ -29,6 +29,7 @@ STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a rank for its stacks; a real-time si
 OWN_CODE = str(Path(__file__).resolve().parents[1]) + os.sep
 MAIN_PROCESS = multiprocessing.current_process()  # of the interpreter that imports this, before any fork
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # what holds bytes back until it is flushed
+SOCKETS_LIMIT = 80  # characters of their folder's path; with a name in it, a socket's may have 107
 ERROR_LIMIT = 500  # characters kept of the message of the exception that ends a rank
 
 
@@ -72,7 +73,8 @@ def _become(settings: Settings, rank: int) -> NoReturn:
     try:
         die_with_parent()
         _forget_parents()
-        MAIN_PROCESS._config["tempdir"] = str(settings.places.sockets)  # type: ignore[attr-defined]
+        if len(os.fsencode(settings.places.sockets)) < SOCKETS_LIMIT:
+            MAIN_PROCESS._config["tempdir"] = str(settings.places.sockets)  # type: ignore[attr-defined]
         _own_streams(settings.places.log(rank))
         os.chdir(settings.cwd)
         stack = os.open(settings.places.stack(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
