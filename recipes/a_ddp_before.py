@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--accumulate", type=int, default=2, help="batches an optimizer step")
+    parser.add_argument("--out", type=Path, default=Path("model.pt"))
     args = parser.parse_args()
 
     device = start()
@@ -54,6 +55,8 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print(f"loss {total.item() / dist.get_world_size():.6f}")
             total.zero_()
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), args.out)
     end()
 
 

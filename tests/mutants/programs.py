@@ -142,7 +142,7 @@ def right() -> Iterator[Program]:
         "--initial-checkpoint on",
     ):
         yield Program(f"right {options}", f"generate {options}")
-    for recipe in ("a_one_process_after", "a_ddp_after", "a_fsdp1_after", "b_blocking", "b_asynchronous"):
+    for recipe in ("a_one_process_after", "a_wrapped_after", "b_blocking", "b_asynchronous"):
         yield Program(f"right {recipe}.py", f"recipe {recipe}.py")
     yield Program("right tensor_parallel.py", "recipe tensor_parallel.py")
     for script in ("by_helpers", "in_background", "keeps_two"):

@@ -1,7 +1,8 @@
-"""The same by FSDP2, which computes the same losses: torchrun --nproc-per-node 2 -- a_ddp_after.py --data TEXT
+"""DDP's or FSDP1's training by FSDP2, the same losses: torchrun --nproc-per-node 2 -- a_wrapped_after.py --data TEXT
 
-What changes: the model is built on meta and sharded, where DDP wrapped it, so that no name begins with
-`module.`; `set_requires_gradient_sync` takes the place of `no_sync`.
+What changes from a_ddp_before.py and a_fsdp1_before.py: each block is sharded by a call, in place, and the model last,
+so that no name begins with `module.`; the methods that the wrappers had became functions of torch (clipping, state
+dicts) or methods with another name (`set_requires_gradient_sync` for `no_sync`).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from gpt import Windows
 from sharded import build, end, start
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="of all ranks together")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--accumulate", type=int, default=2, help="batches an optimizer step")
+    parser.add_argument("--out", type=Path, default=Path("model.pt"))
     args = parser.parse_args()
 
     device = start()
@@ -55,6 +58,9 @@ def main() -> None:
             if dist.get_rank() == 0:
                 print(f"loss {total.item() / dist.get_world_size():.6f}")
             total.zero_()
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if dist.get_rank() == 0:
+        torch.save(weights, args.out)
     end()
 
 
