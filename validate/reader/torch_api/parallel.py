@@ -76,7 +76,7 @@ def mixed(walk: Walk, parameters: Value | None) -> bool | None:
         return None
     (module,) = parameters.of
     every = [owner for _, owner in owning(walk, module)]
-    doubtful = [m for m in walk.modules.values() if walk.fact(m, "parallel somehow")]
+    doubtful = walk.having("parallel somehow")
     if any(m.id == module.id or walk.holds(m, module.id) or walk.holds(module, m.id) for m in doubtful):
         return None
     distributed = [walk.fact(owner, "parallel") for owner in every]

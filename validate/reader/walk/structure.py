@@ -111,11 +111,11 @@ def uncovered(walk: Walk, module: Obj) -> tuple[str, ...] | None:
 def _ignored(walk: Walk, module: Obj) -> tuple[str, ...]:
     """Trainable parameters in a module that `fully_shard` was told to ignore, and that nothing else looks after."""
     found: list[str] = []
-    for m in list(walk.modules.values()):
-        if not walk.fact(m, "ignored") or not walk.holds(module, m.id) or walk.is_sharded(m):
+    for m in walk.having("ignored"):
+        if not walk.holds(module, m.id) or walk.is_sharded(m):
             continue
-        around = [m, *(h for h in walk.modules.values() if walk.holds(h, m.id))]
-        if not any(walk.fact(h, fact) for h in around for fact in ("parallelised", "partly frozen", "frozen")):
+        settled = [h for fact in ("parallelised", "partly frozen", "frozen") for h in walk.having(fact)]
+        if not any(h.id == m.id or walk.holds(h, m.id) for h in settled):
             found += _uncovered(walk, m, walk.name(m).removeprefix(walk.name(module) + ".") + ".", set())[0]
     return tuple(found)
 
