@@ -654,12 +654,7 @@ class Walk:
             key = (id(path), event.when.loop)
             if key not in known:
                 known[key] = self._circumstances(path, event.when)
-            changed = {
-                name: new
-                for name in _mentioning(type(event))
-                if (new := self._named(old := getattr(event, name))) is not old
-            }
-            events.append(dataclasses.replace(event, when=known[key], **changed))
+            events.append(dataclasses.replace(event, when=known[key], **self._renamed(event)))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
 
     def _circumstances(self, path: Path, when: Circumstances) -> Circumstances:
@@ -693,14 +688,16 @@ class Walk:
         if isinstance(record, tuple):
             made = tuple(map(self._named, record))
             return record if all(map(operator.is_, made, record)) else made
-        if _mentioning(type(record)):
-            changed = {
-                name: new
-                for name in _mentioning(type(record))
-                if (new := self._named(old := getattr(record, name))) is not old
-            }
-            return dataclasses.replace(record, **changed) if changed else record
-        return record
+        changed = self._renamed(record)
+        return dataclasses.replace(record, **changed) if changed else record
+
+    def _renamed(self, record: Any) -> dict[str, Any]:
+        """The fields of an event, or of a part of one, in which objects got another name later, as they are then."""
+        return {
+            name: new
+            for name in _mentioning(type(record))
+            if (new := self._named(old := getattr(record, name))) is not old
+        }
 
     def _paired(self) -> list[Path]:
         """The paths of the events, without the ranks where both sides of a rank condition call a collective.
