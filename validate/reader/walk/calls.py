@@ -194,12 +194,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         parts = () if callee.name in _CONTENT else ("method", callee.name, receiver, *call.args)
         return walk.sym(*parts, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
-        division.called(call, callee.name)
-        passes.called(call, callee.name)
-        endings.called(call, callee.name)
-        handed_on(call, callee.name)
-        escape(call, call.everything())
-        callbacks(call, call.everything())
+        _call_unseen(call, callee.name)
         if what is What.INSTANCE and isinstance(receiver, Obj):
             escape(call, [receiver])
     made = walk.unknown()
@@ -242,13 +237,18 @@ def _call_object(walk: Walk, callee: Obj, call: Call) -> Value:
     if callee.parent is not None and not callee.parent[1].startswith("["):
         return _call_method(walk, Method(*callee.parent), call)
     written = ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else ""
-    division.called(call, written)
-    passes.called(call, written)
-    endings.called(call, written)
-    handed_on(call, written)
+    _call_unseen(call, written)
+    return walk.unknown()
+
+
+def _call_unseen(call: Call, name: str) -> None:
+    """Something without source is called, which may do what its name and its arguments tell of."""
+    division.called(call, name)
+    passes.called(call, name)
+    endings.called(call, name)
+    handed_on(call, name)
     escape(call, call.everything())
     callbacks(call, call.everything())
-    return walk.unknown()
 
 
 def find_method(walk: Walk, obj: Obj, name: str) -> Value | None:
