@@ -9,7 +9,7 @@ from ..walk.core import Walk
 from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
-from .checkpoint import DCP, common, of_save
+from .checkpoint import DCP, of_save
 from .table import anything, api, method
 
 _DEFAULT_STAGER = DCP + "staging.DefaultStager"
@@ -71,7 +71,7 @@ def _synchronized(call: Call, stager: Value) -> Value | None:
 @api(DCP + "async_save")
 def _async_save(call: Call) -> Value:
     walk = call.walk
-    fields = common(call, call.get(0, "state_dict"))
+    fields = of_save(call)
     stager = call.get(None, "async_stager")
     in_background = None if call.open and stager is None else _in_background(walk, stager)
     future, staging = walk.new(What.FUTURE), walk.new(What.FUTURE)
@@ -83,7 +83,6 @@ def _async_save(call: Call) -> Value:
         stager=walk.ref(stager) if isinstance(stager, Obj) else None,
         process=_by_process(call),
         imported=_imported(walk),
-        **of_save(call, fields),
         **fields,
     )
     walk.store.set((future.id, "%staging"), staging)

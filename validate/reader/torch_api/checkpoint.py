@@ -236,13 +236,12 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     walk.states = {}
     given = _where(call)
     target = single(given)
-    by_rank = any(isinstance(v, Sym) and v.rank for _, v in members(given)) if given is not None else False
     return {
         "target": target if isinstance(target, str) else None,
         "pieces": pieces(walk, given),
         "place": place_of(walk, given),
         "located": _is_located(call),
-        "entries": entries(call, value, by_rank),
+        "entries": entries(call, value, _of_each_rank(given)),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
         "series": root(walk, given),
@@ -250,14 +249,12 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     }
 
 
-def of_save(call: Call, fields: dict[str, Any]) -> dict[str, Any]:
-    """What the event of a save tells beside that."""
-    walk, given = call.walk, _where(call)
-    by_rank = given is not None and any(isinstance(v, Sym) and v.rank for _, v in members(given))
-    return {
-        "underway": tuple(walk.underway),
-        "misses": misses(walk, call.get(None, "process_group"), fields["entries"], by_rank),
-    }
+def of_save(call: Call) -> dict[str, Any]:
+    """What the event of a save tells beside its own."""
+    fields = common(call, call.get(0, "state_dict"))
+    group = call.get(None, "process_group")
+    missed = misses(call.walk, group, fields["entries"], _of_each_rank(_where(call)))
+    return {**fields, "underway": tuple(call.walk.underway), "misses": missed}
 
 
 def _where(call: Call) -> Value | None:
@@ -267,6 +264,11 @@ def _where(call: Call) -> Value | None:
     if given in (None, NONE) and isinstance(storage, Obj):
         return call.walk.attribute(storage, "path")
     return given
+
+
+def _of_each_rank(given: Value | None) -> bool:
+    """Whether the directory is another one on each rank."""
+    return given is not None and any(isinstance(v, Sym) and v.rank for _, v in members(given))
 
 
 def _is_located(call: Call) -> bool:
@@ -292,8 +294,7 @@ def _storage(call: Call) -> Value:
 
 @api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
-    fields = common(call, call.get(0, "state_dict"))
-    call.walk.emit(Saved, call.node, **of_save(call, fields), **fields)
+    call.walk.emit(Saved, call.node, **of_save(call))
     return call.walk.unknown()
 
 
@@ -413,6 +414,6 @@ def _load_safetensors(call: Call) -> Value:
 def _read_file(call: Call, path: Value | None) -> Value:
     walk = call.walk
     content = walk.unknown(External(call.name))
-    if path is None or any(isinstance(v, Sym) and v.rank for _, v in members(path)):
+    if path is None or _of_each_rank(path):
         walk.establish(content, "of rank")
     return content
