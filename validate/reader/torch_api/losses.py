@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 
+from ..nodes import nodes
 from ..values import NONE, Const, External, Obj, Value, members
 from ..walk.calls import Call, call_library
 from ..walk.core import Walk
@@ -52,7 +53,7 @@ def averaged(walk: Walk, loss: Value) -> bool | None:
 @functools.lru_cache(maxsize=512)
 def _scales_gradients(tree: ast.Module) -> bool:
     """Whether a file may scale gradients by hand."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and (node.attr in _SCALING or _is_of_gradient(node)):
             return True
         if isinstance(node, ast.AugAssign) and ast.unparse(node.target).endswith(".grad"):
