@@ -62,7 +62,7 @@ class FullStateWithoutBroadcast(Rule):
             if message is None:
                 continue
             sharded = _sharded_before(trace, applied)
-            yield self.finding(applied, message, *(() if sharded is None else ((sharded, "sharded here"),)))
+            yield self.finding(applied, message, (sharded, "sharded here"))
 
     def _wrong(self, trace: Trace, applied: StateApplied) -> str | None:
         helper = applied.via is Via.HELPER

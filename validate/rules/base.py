@@ -48,9 +48,12 @@ class Rule(ABC):
     def check(self, trace: Trace) -> Iterator[Finding]:
         """Yield a finding for each place in `trace` that breaks the rule; nothing where the trace does not tell."""
 
-    def finding(self, event: Event, message: str, *related: tuple[Event | Location, str]) -> Finding:
-        """A finding at `event`; each of `related` is another event, or place, and its part in it ("sharded here")."""
-        places = tuple((e if isinstance(e, Location) else e.at, word) for e, word in related)
+    def finding(self, event: Event, message: str, *related: tuple[Event | Location | None, str]) -> Finding:
+        """A finding at `event`.
+
+        Each of `related` is another event, or place, and its part in it ("sharded here"); None where there is none.
+        """
+        places = tuple((e if isinstance(e, Location) else e.at, word) for e, word in related if e is not None)
         ranks = () if event.when.rank is None else (event.when.rank,)
         return Finding(self.code, self.name, self.severity, self.clause, message, event.at, places, ranks)
 

@@ -38,7 +38,7 @@ class MetaNeverMaterialised(Rule):
                 f"`{name}` is called while its parameters are on the meta device, where they have no values, so the "
                 f"call raises. After sharding, call {name}.to_empty(device=...), then initialise or load all of it."
             )
-            yield self.finding(entered, message, *[(built, "built on the meta device here")] if built else [])
+            yield self.finding(entered, message, (built, "built on the meta device here"))
 
 
 class MaterialisedNeverInitialised(Rule):
@@ -99,10 +99,7 @@ class InitialisationMissesParameters(Rule):
                 f"{listed(entered.unset.parameters)} is not: it holds whatever was in memory. Give the module that "
                 "owns it a reset_parameters (or what your loop calls), so that none is left out."
             )
-            made = entered.unset.made
-            yield self.finding(
-                materialised, message, (entered, "called here"), *(() if made is None else ((made, "made here"),))
-            )
+            yield self.finding(materialised, message, (entered, "called here"), (entered.unset.made, "made here"))
 
 
 class RanksStartDifferent(Rule):

@@ -144,7 +144,7 @@ class ClippingOverMixedMeshes(Rule):
                 "every module with parameters in the plan (SequenceParallel() keeps a norm whole on its mesh), or take "
                 "the norm of each mesh's gradients and combine them."
             )
-            yield self.finding(clipped, message, *(() if split is None else ((split, "the plan"),)))
+            yield self.finding(clipped, message, (split, "the plan"))
 
 
 class LossReducedBeforeBackward(Rule):

@@ -44,7 +44,7 @@ class RanksDiverge(Rule):
                 "do not count where a rank has none."
             )
             entered = next((e for e in trace.of(ForwardEntered) if e.order == parted.order), None)
-            yield self.finding(parted, message, *([(entered, "in this call")] if entered is not None else []))
+            yield self.finding(parted, message, (entered, "in this call"))
 
 
 class UpdatesNothing(Rule):
@@ -119,7 +119,7 @@ class BuffersDifferAcrossRanks(Rule):
                     "SyncBatchNorm, broadcast or average the buffers before saving, or register them with "
                     "persistent=False if each rank computes its own."
                 )
-                yield self.finding(saved, message, *([(built, "built here")] if built is not None else []))
+                yield self.finding(saved, message, (built, "built here"))
 
 
 class PrecisionLostOnLoad(Rule):

@@ -166,7 +166,7 @@ class HybridMeshOrder(Rule):
                 f"not by their names: it replicates along `{dims[0]}` and shards along `{dims[1]}`. "
                 f'Build the mesh as ("{dims[1]}", "{dims[0]}"), with the sizes in that order.'
             )
-            yield self.finding(sharded, message, *[(created, "the mesh is made here")] if created else [])
+            yield self.finding(sharded, message, (created, "the mesh is made here"))
 
 
 def _shards(name: str) -> bool:
