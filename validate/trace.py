@@ -74,9 +74,13 @@ class Trace:
                 todo.append(holder)
         return False
 
+    def within(self, inner: Ref, outer: Ref) -> bool:
+        """Whether module `inner` is `outer`, or held by it at any depth."""
+        return inner == outer or self.inside(inner, outer)
+
     def related(self, one: Ref, other: Ref) -> bool:
         """Whether the two are the same module or one holds the other."""
-        return one == other or self.inside(one, other) or self.inside(other, one)
+        return self.within(one, other) or self.inside(other, one)
 
     def escaped(self, ref: Ref, since: Event | None = None) -> bool:
         """Whether `ref` went out of the observer's sight, at any time or (`since`) only later than an event."""

@@ -71,7 +71,7 @@ class SubmoduleBeforeRoot(Rule):
     def _prepared(self, trace: Trace, owner: Ref, entered: Event) -> bool:
         """Whether the owner's parameters may be gathered, by a forward of it or otherwise."""
         return (
-            any(e.module == owner or trace.inside(owner, e.module) for e in trace.before(entered, ForwardEntered))
+            any(trace.within(owner, e.module) for e in trace.before(entered, ForwardEntered))
             or any(trace.related(u.module, owner) for u in trace.before(entered, Unsharded))
             or (trace.origin == PROBE and self._registered(trace, owner, entered))
             or any(trace.related(e.of, owner) for e in trace.before(entered, Escaped))
@@ -90,7 +90,7 @@ class SubmoduleBeforeRoot(Rule):
             later: list[Event] = [
                 e
                 for e in trace.after(entered, ForwardEntered)
-                if (e.module == owner or trace.inside(owner, e.module)) and e.order > sharded.order
+                if trace.within(owner, e.module) and e.order > sharded.order
             ]
             later += [e for e in trace.after(entered, Exited) if _ROOT_LATER in (e.error or "")]
             if later:

@@ -56,12 +56,12 @@ class AttachedAfterSharding(Rule):
     def _sharded_later(self, trace: Trace, attached: Attached) -> bool:
         """Whether the module, all that is in it, or what it became part of is sharded afterwards."""
         return any(
-            trace.related(s.module, attached.module) or s.module == attached.to or trace.inside(attached.to, s.module)
+            trace.related(s.module, attached.module) or trace.within(attached.to, s.module)
             for s in trace.after(attached, Sharded)
         )
 
     def _trains(self, trace: Trace, built: OptimizerBuilt, attached: Attached) -> bool:
-        return any(m == attached.module or trace.inside(attached.module, m) for m in built.modules)
+        return any(trace.within(attached.module, m) for m in built.modules)
 
 
 class TensorParallelAfterSharding(Rule):
@@ -77,7 +77,7 @@ class TensorParallelAfterSharding(Rule):
             module = applied.module
             before = (s for s in trace.before(applied, Sharded) if implied(s, applied))
             # A module in which only parts are sharded may have a plan for the rest of it.
-            sharded = next((s for s in before if s.module == module or trace.inside(module, s.module)), None)
+            sharded = next((s for s in before if trace.within(module, s.module)), None)
             if sharded is None:
                 continue
             message = (
@@ -165,7 +165,7 @@ class ShardedModelDeepCopied(Rule):
         for copied in trace.of(DeepCopied):
             module = copied.module
             before = (s for s in trace.before(copied, Sharded) if implied(s, copied))
-            sharded = next((s for s in before if s.module == module or trace.inside(s.module, module)), None)
+            sharded = next((s for s in before if trace.within(s.module, module)), None)
             if sharded is None or trace.escaped(module, since=sharded):
                 continue
             message = (

@@ -51,7 +51,7 @@ class OptimizerBeforeSharding(Rule):
         """Whether this call replaces parameters of `module`; those sharded before the optimizer was built stay."""
         if not trace.related(sharded.module, module):
             return False
-        return not any(s.module == module or trace.inside(module, s.module) for s in trace.before(built, Sharded))
+        return not any(trace.within(module, s.module) for s in trace.before(built, Sharded))
 
     def _given_up(self, trace: Trace, built: OptimizerBuilt, sharded: Sharded) -> bool:
         """Whether the optimizer is built anew after sharding, and this one is not stepped any more."""
@@ -88,14 +88,14 @@ class OptimizerOverUnshardedParameters(Rule):
     def _left_gathered(self, trace: Trace, sharded: Sharded, built: OptimizerBuilt) -> Event | None:
         """What gathered the parameters that this call took, if they are so still when the optimizer takes them."""
         module = sharded.module
-        if sharded.manages is not True or not any(m == module or trace.inside(module, m) for m in built.modules):
+        if sharded.manages is not True or not any(trace.within(module, m) for m in built.modules):
             return None
         if any(trace.inside(module, s.module) for s in trace.before(built, Sharded)):
             return None  # what is no root reshards after forward
         entered: list[Event] = [u for u in trace.between(sharded, built, Unsharded) if u.module == module]
         if sharded.keeps is True:
             forwards = trace.between(sharded, built, ForwardEntered)
-            entered += [e for e in forwards if e.module == module or trace.inside(module, e.module)]
+            entered += [e for e in forwards if trace.within(module, e.module)]
         if not entered:
             return None
         last = max(entered, key=lambda e: e.order)

@@ -72,7 +72,7 @@ class RootOnlySharded(Rule):
 
     def _may_lie_inside(self, trace: Trace, module: Ref, root: Ref) -> bool:
         """Whether it does, or is of unknown origin (found by its name, say)."""
-        known = any(b.module == module or trace.inside(module, b.module) for b in trace.of(ModuleBuilt))
+        known = any(trace.within(module, b.module) for b in trace.of(ModuleBuilt))
         return trace.related(module, root) or (trace.origin == READER and not known)
 
 

@@ -54,7 +54,7 @@ class TieLost(Rule):
         pair = [m for m in (tied.module, tied.to) if m is not None]
         if not all(_any_holds(trace, of, m) for m in pair):
             return False
-        return not any(_holds(trace, s.module, m) for s in trace.before(event, Sharded) for m in pair)
+        return not any(trace.within(m, s.module) for s in trace.before(event, Sharded) for m in pair)
 
     def _may_be_mended(self, trace: Trace, parting: Event, tied: Tied) -> bool:
         """Whether they are tied again, at any later time, or may be where the program cannot be followed."""
@@ -103,7 +103,7 @@ class TieSplitAcrossGroups(Rule):
 
     def _group(self, trace: Trace, tied: Tied, module: Ref) -> Sharded | None:
         """The first call that takes the parameters of a module."""
-        return next((s for s in trace.of(Sharded) if together(s, tied) and _holds(trace, s.module, module)), None)
+        return next((s for s in trace.of(Sharded) if together(s, tied) and trace.within(module, s.module)), None)
 
     def _both_reached(self, tied: Tied, first: Sharded, second: Sharded) -> bool:
         """Whether the tie and both calls come together, in that order, and not on conditions of their own."""
@@ -112,9 +112,5 @@ class TieSplitAcrossGroups(Rule):
         return implied(tied, second) or (implied(first, tied) and implied(second, tied))
 
 
-def _holds(trace: Trace, outer: Ref, module: Ref) -> bool:
-    return module == outer or trace.inside(module, outer)
-
-
 def _any_holds(trace: Trace, outer: tuple[Ref, ...], module: Ref) -> bool:
-    return any(_holds(trace, m, module) for m in outer)
+    return any(trace.within(module, m) for m in outer)
