@@ -75,7 +75,7 @@ class AllReduceEachMicroBatch(Rule):
             return
         alone = {m.mesh for m in trace.of(MeshCreated) if m.shape and m.shape[0] == 1}
         hybrid = [s for s in trace.of(Sharded) if self._replicates(s) and s.mesh not in alone]
-        for backward, entered in accumulated(trace):
+        for backward, entered in accumulated(trace) if hybrid else ():
             sharded = next((s for s in hybrid if trace.related(s.module, entered.module)), None)
             if sharded is None or trace.escaped(entered.module):
                 continue

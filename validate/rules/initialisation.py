@@ -113,9 +113,10 @@ class RanksStartDifferent(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for entered in trace.of(ForwardEntered):
             model = entered.module
+            if entered.alike is not False or trace.escaped(model):
+                continue
             sharded = [s for s in trace.before(entered, Sharded) if trace.related(s.module, model)]
-            divided = any(trace.related(p.module, model) for p in trace.of(Parallelised))
-            if entered.alike is not False or not sharded or divided or trace.escaped(model):
+            if not sharded or any(trace.related(p.module, model) for p in trace.of(Parallelised)):
                 continue
             loads = [a for a in trace.before(entered, StateApplied) if any(trace.related(m, model) for m in a.to)]
             built = next((b for b in trace.before(entered, ModuleBuilt) if b.module == model), None) or sharded[0]

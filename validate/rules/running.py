@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from ..events import (
     AsyncSaved,
     Backward,
-    Entry,
     Event,
     ForwardEntered,
     GradientsCleared,
@@ -16,6 +15,7 @@ from ..events import (
     ModuleBuilt,
     OptimizerBuilt,
     RanksParted,
+    Ref,
     Saved,
     Stepped,
 )
@@ -134,11 +134,12 @@ class PrecisionLostOnLoad(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for loaded in trace.of(Loaded):
             for entry in loaded.entries or ():
-                built = self._trained(trace, entry, loaded)
-                if entry.narrowed is None or built is None:
-                    continue
                 of, what = entry.of, entry.narrowed
-                assert of is not None
+                if of is None or what is None:
+                    continue
+                built = self._trained(trace, entry.kind, of, loaded)
+                if built is None:
+                    continue
                 message = (
                     f"the checkpoint has `{of.name}` in {what.stored} ({listed(what.names)}), and it is loaded into "
                     f"{what.into}, and trained on: what the shorter dtype does not hold is gone, so that the run does "
@@ -148,14 +149,12 @@ class PrecisionLostOnLoad(Rule):
                 yield self.finding(loaded, message, (built, "trained by this optimizer"))
                 break
 
-    def _trained(self, trace: Trace, entry: Entry, loaded: Loaded) -> OptimizerBuilt | None:
-        """What trains, after the load, that of which the entry is the state."""
-        if entry.of is None:
-            return None
+    def _trained(self, trace: Trace, kind: Kind, of: Ref, loaded: Loaded) -> OptimizerBuilt | None:
+        """What trains, after the load, a model whose state was loaded, or the optimizer whose state was."""
         stepping = {s.optimizer for s in trace.after(loaded, Stepped)}
         for built in trace.of(OptimizerBuilt):
-            own = built.optimizer == entry.of if entry.kind is Kind.OPTIMIZER else False
-            model = entry.kind is Kind.MODEL and any(trace.related(m, entry.of) for m in built.modules)
+            own = kind is Kind.OPTIMIZER and built.optimizer == of
+            model = kind is Kind.MODEL and any(trace.related(m, of) for m in built.modules)
             if built.optimizer in stepping and (own or model):
                 return built
         return None

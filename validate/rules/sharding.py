@@ -233,10 +233,9 @@ class IgnoredParamsNotReduced(Rule):
             ]
             for entered in trace.before(stepped, ForwardEntered):
                 names = [name for name in entered.uncovered or () if not _EXPERT.search(name)]
-                sharded = next(
-                    (s for s in trace.before(entered, Sharded) if self._ignores(trace, s, entered, modules)), None
-                )
-                if not names or sharded is None or self._reduced(trace, sharded, stepped):
+                ignoring = (s for s in trace.before(entered, Sharded) if self._ignores(trace, s, entered, modules))
+                sharded = next(ignoring, None) if names else None
+                if sharded is None or self._reduced(trace, sharded, stepped):
                     continue
                 message = (
                     f"ignored_params leaves {listed(names)} of `{entered.module.name}` to you: each rank steps them "
