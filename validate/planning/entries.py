@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ def entries(model: Model, optimizer: str) -> list[Entry]:
     return [*found, Entry(("optimizer", "param_groups"), None)]
 
 
-def local_plan(state: list[Entry], mesh: Mesh, rank: int) -> SavePlan:
+def local_plan(state: Sequence[Entry], mesh: Mesh, rank: int) -> SavePlan:
     """The plan of a rank, as `DefaultSavePlanner.create_local_plan` makes it of DTensors, tensors and objects."""
     items = []
     for entry in state:

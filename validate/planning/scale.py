@@ -73,7 +73,7 @@ def can_cache() -> bool:
 
 def simulate(state: Sequence[Entry], mesh: Mesh) -> Planning:
     """Plan the save of a world as its coordinator does."""
-    plans = [local_plan(list(state), mesh, rank) for rank in range(mesh.world)]
+    plans = _local_plans(state, mesh)
     sample = [pickle.dumps(plan) for plan in plans[:16]]
     gc.collect()
     gc.disable()  # a collection walks all plans, and falls where it will
@@ -126,11 +126,20 @@ def planning_at(state: Sequence[Entry], mesh: Mesh, grows: str, worlds: Sequence
 
 def metadata_bytes(state: Sequence[Entry], mesh: Mesh) -> int:
     """Bytes of `.metadata`: of the world itself, or from two that are small. What replicas hold is there once."""
-    if mesh.dp_shard * mesh.tp <= 4 or mesh.dp_shard * mesh.tp * len(state) <= _FEW_ITEMS:
-        return simulate(state, replace(mesh, dp_replicate=1)).metadata
-    small = [replace(mesh, dp_replicate=1, dp_shard=shards) for shards in (2, 4)]
-    first, second = (simulate(state, mesh).metadata for mesh in small)
+
+    def of(shards: int) -> int:
+        plans = _local_plans(state, replace(mesh, dp_replicate=1, dp_shard=shards))
+        sent, metadata = DefaultSavePlanner().create_global_plan(plans)
+        return len(_finish(metadata, sent))
+
+    if mesh.dp_shard <= 4 or mesh.dp_shard * mesh.tp * len(state) <= _FEW_ITEMS:
+        return of(mesh.dp_shard)
+    first, second = of(2), of(4)
     return first + (second - first) * (mesh.dp_shard - 2) // 2
+
+
+def _local_plans(state: Sequence[Entry], mesh: Mesh) -> list[SavePlan]:
+    return [local_plan(state, mesh, rank) for rank in range(mesh.world)]
 
 
 def _extrapolated(found: Sequence[Planning], world: int) -> Planning:
