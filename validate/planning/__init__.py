@@ -2,5 +2,5 @@
 
 `model` is what is sharded, made from numbers or a config by `transformer` or from code by `build`; `memory` has the
 formulas and `tracked` torch's own memory tracker; `checkpoint`, `interval`, `fits` and `scale` answer one question
-each; `report` is the result as people and programs read it, and `plot` as a picture.
+each; `report` is the result as people and programs read it.
 """

@@ -35,7 +35,6 @@ class Checkpoint:
     rank: int
     node: int
     staged: int
-    ranks_per_node: int
 
     def host_memory(self, mode: str) -> tuple[int, str]:
         """Bytes of host memory that saving adds on each rank, and why.
@@ -68,16 +67,14 @@ def checkpoint(model: Model, mesh: Mesh, optimizer: str) -> Checkpoint:
     metadata = metadata_bytes(state, mesh)
     held = _local_bytes(model, mesh, optimizer)
     rank = held // mesh.dp_replicate + random
-    per_node = min(mesh.ranks_per_node, mesh.world)
     return Checkpoint(
         bytes=data + metadata,
         elements=elements,
         metadata=metadata,
         files=mesh.world + 1,
         rank=rank,
-        node=min(data, rank * per_node),
+        node=min(data, rank * min(mesh.ranks_per_node, mesh.world)),
         staged=held,
-        ranks_per_node=per_node,
     )
 
 

@@ -57,9 +57,3 @@ def lost_share(every: float, cost: float, mtbf: float, restart: float) -> float:
     if restart / mtbf + exponent > 700:  # more than a float can say: nothing is ever finished
         return 1.0
     return 1 - every / (mtbf * math.exp(restart / mtbf) * math.expm1(exponent))
-
-
-def curve(found: Interval, points: int = 60) -> list[tuple[float, float]]:
-    """Intervals from a tenth of Daly's to ten times it, evenly by ratio, with the share of time lost at each."""
-    ratios = (10 ** (2 * index / (points - 1) - 1) for index in range(points))
-    return [(found.daly * r, lost_share(found.daly * r, found.cost, found.mtbf, found.restart)) for r in ratios]

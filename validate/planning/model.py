@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .mesh import Mesh, local_part
 from .transformer import Transformer
@@ -54,7 +54,7 @@ class Model:
     name: str
     parameters: tuple[Parameter, ...]
     buffers: tuple[Buffer, ...] = ()
-    transformer: Transformer | None = field(default=None)
+    transformer: Transformer | None = None
 
     @property
     def numel(self) -> int:

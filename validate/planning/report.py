@@ -58,14 +58,12 @@ class Plan:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """The document of `--format json`; bytes and seconds."""
-    memory = asdict(plan.memory)
-    memory["at_peak"] = dict(plan.memory.at_peak)
     return {
         "version": 1,
         "model": {"name": plan.model.name, "parameters": plan.model.numel, "tensors": len(plan.model.parameters)},
         "mesh": _mesh(plan.mesh),
         "training": asdict(plan.training),
-        "memory": memory,
+        "memory": asdict(plan.memory),
         "checkpoint": {
             "bytes": plan.checkpoint.bytes,
             "metadata": plan.checkpoint.metadata,
@@ -241,6 +239,6 @@ def _count(number: int) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width, the first to the left, the others too."""
+    """Columns of equal width, all to the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
