@@ -23,6 +23,14 @@ EXAMPLES = (
     "fsdp2 plan --config my_llama/ --scale --format json",
 )
 
+SHAPE = {  # what goes with --params
+    "layers": "blocks",
+    "hidden": "width of the stream",
+    "heads": "default: hidden / 128",
+    "kv_heads": "default: as heads",
+    "vocab": "default: 32000",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `plan`."""
@@ -34,9 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--block", metavar="MODULE:CLASS", help="with --model: the classes that are sharded each, by comma"
     )
-    for name, words in (("layers", "blocks"), ("hidden", "width of the stream"), ("heads", "default: hidden / 128"),
-                        ("kv-heads", "default: as heads"), ("vocab", "default: 32000")):  # fmt: skip
-        shape.add_argument(f"--{name}", metavar="N", help=f"with --params: {words}")
+    for name, words in SHAPE.items():
+        shape.add_argument(_flag(name), metavar="N", help=f"with --params: {words}")
     run = parser.add_argument_group("the run")
     run.add_argument(
         "--mesh",
@@ -84,26 +91,28 @@ def run(arguments: argparse.Namespace) -> int:
         import torch  # noqa: F401  # first, for a word that it is missing
     except ModuleNotFoundError as error:
         raise UserError("plan needs torch, which is not installed here; expected torch 2.6 or newer") from error
+    from .planning.memory import Training
     from .planning.plan import Question, answer
     from .planning.report import as_json, as_text
 
-    numbers = ("layers", "hidden", "heads", "kv_heads", "vocab")
     plan = answer(
         Question(
             config=arguments.config,
             model=arguments.model,
             block=arguments.block,
             params=_count(arguments, "params"),
-            shape={name: _count(arguments, name) for name in numbers},
+            shape={name: _count(arguments, name) for name in SHAPE},
             mesh=arguments.mesh,
             nodes=_count(arguments, "nodes"),
             ranks_per_node=_number(arguments, "ranks_per_node"),
-            precision=arguments.precision,
-            optimizer=arguments.optimizer,
-            micro_batch=_number(arguments, "micro_batch"),
-            micro_batches=_number(arguments, "micro_batches"),
-            seq_len=_number(arguments, "seq_len"),
-            checkpointing=arguments.activation_checkpointing == "full",
+            training=Training(
+                precision=arguments.precision,
+                optimizer=arguments.optimizer,
+                micro_batch=_number(arguments, "micro_batch"),
+                seq_len=_number(arguments, "seq_len"),
+                checkpointing=arguments.activation_checkpointing == "full",
+                micro_batches=_number(arguments, "micro_batches"),
+            ),
             bandwidth=arguments.bandwidth and parse_rate("--bandwidth", arguments.bandwidth),
             measure=arguments.measure,
             staging_bandwidth=parse_rate("--staging-bandwidth", arguments.staging_bandwidth),
@@ -120,11 +129,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise UserError for options that do not go together."""
-    shape = [
-        name for name in ("layers", "hidden", "heads", "kv_heads", "vocab") if getattr(arguments, name) is not None
-    ]
+    shape = [name for name in SHAPE if getattr(arguments, name) is not None]
     if arguments.params is None and shape:
-        raise UserError(f"--{shape[0].replace('_', '-')} goes with --params; expected it without, or --params N")
+        raise UserError(f"{_flag(shape[0])} goes with --params; expected it without, or --params N")
     if arguments.params is not None and not {"layers", "hidden"} <= {*shape}:
         raise UserError("--params needs --layers and --hidden, as in --params 8B --layers 32 --hidden 4096")
     if (arguments.model is None) != (arguments.block is None):
@@ -136,9 +143,12 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _count(arguments: argparse.Namespace, name: str) -> int | None:
-    given = getattr(arguments, name)
-    return None if given is None else parse_count(f"--{name.replace('_', '-')}", given)
+    return None if getattr(arguments, name) is None else _number(arguments, name)
 
 
 def _number(arguments: argparse.Namespace, name: str) -> int:
-    return parse_count(f"--{name.replace('_', '-')}", getattr(arguments, name))
+    return parse_count(_flag(name), getattr(arguments, name))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

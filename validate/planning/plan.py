@@ -36,12 +36,7 @@ class Question:
     mesh: str
     nodes: int | None
     ranks_per_node: int
-    precision: str
-    optimizer: str
-    micro_batch: int
-    seq_len: int
-    checkpointing: bool
-    micro_batches: int
+    training: Training
     bandwidth: int | None
     measure: Path | None
     staging_bandwidth: int
@@ -54,17 +49,10 @@ class Question:
 def answer(question: Question) -> Plan:
     """The plan. Raises UserError."""
     mesh = resolve_mesh(question.mesh, question.nodes, question.ranks_per_node)
-    training = Training(
-        question.precision,
-        question.optimizer,
-        question.micro_batch,
-        question.seq_len,
-        question.checkpointing,
-        question.micro_batches,
-    )
+    training = question.training
     known = _numbers(question, needed=mesh.tp > 1)
     model, memory = _memory(question, known, mesh, training)
-    saved = checkpoint(model, mesh, question.optimizer)
+    saved = checkpoint(model, mesh, training.optimizer)
     bandwidth = measure(question.measure) if question.measure else question.bandwidth
     seconds = saved.node / bandwidth if bandwidth else None
     fitting, least = None, None
@@ -77,7 +65,7 @@ def answer(question: Question) -> Plan:
     planning = None
     if question.scale:
         grows = next((dim for dim, size in parse_mesh(question.mesh).items() if size == -1), "dp_shard")
-        planning = tuple(planning_at(entries(model, question.optimizer), mesh, grows))
+        planning = tuple(planning_at(entries(model, training.optimizer), mesh, grows))
     return Plan(
         model=model,
         mesh=mesh,
