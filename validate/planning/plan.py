@@ -57,9 +57,13 @@ def answer(question: Question) -> Plan:
     seconds = saved.node / bandwidth if bandwidth else None
     fitting, least = None, None
     if question.fits is not None:
-        both = known if known is not None else model
         found, least = propose(
-            both, mesh, training, question.fits, lambda *way: _memory(question, known, *way)[1], tp=known is not None
+            known or model,
+            mesh,
+            training,
+            question.fits,
+            lambda *way: memory if way == (mesh, training) else _memory(question, known, *way)[1],
+            tp=known is not None,
         )
         fitting = tuple(found)
     planning = None
