@@ -38,15 +38,14 @@ def has_transformers() -> bool:
 
 def build_factory(model: str, block: str) -> Built:
     """What the factory `package.module:name` returns, and its blocks by their classes. Raises UserError."""
-    _check(f"--model {model}", (model,))
-    _check(f"--block {block}", block.split(","))
+    (factory,) = _places(f"--model {model}", [model])
+    layers = _places(f"--block {block}", block.split(","))
     with _user_code(f"--model {model}"):
-        factory = _imported(model)
-        module = factory()
+        module = _imported(*factory)()
     if not isinstance(module, nn.Module):
         raise UserError(f"--model {model}: returned {type(module).__name__}; expected an nn.Module")
     with _user_code(f"--block {block}"):
-        classes = tuple(_imported(name) for name in block.split(","))
+        classes = tuple(_imported(*place) for place in layers)
         blocks = [part for part in [*module.modules()][1:] if isinstance(part, classes)]
     if not blocks:
         raise UserError(f"--block {block}: the model has no module of it; expected the class of its layers")
@@ -119,18 +118,22 @@ def _in_fp32(module: nn.Module) -> nn.Module:
     return module
 
 
-def _check(flag: str, names: Sequence[str]) -> None:
-    """Raise UserError where no import could spell one of these."""
+def _places(flag: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Modules and names in them. Raises UserError where no import could spell one of these."""
     try:
-        for name in names:
-            importable(name)
+        return [importable(name) for name in names]
     except UserError as error:
         raise UserError(f"{flag}: {error}") from error
 
 
-def _imported(name: str) -> Any:
-    module, attribute = importable(name)
+def _imported(module: str, attribute: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
+
+
+def told(error: BaseException) -> str:
+    """The type of what code of others raised, and the first line of what it says."""
+    reason = printable(str(error).strip().partition("\n")[0])
+    return f"{type(error).__name__}: {reason}"
 
 
 @contextmanager
@@ -142,9 +145,7 @@ def _user_code(flag: str) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
-        reason = printable(str(error).strip().partition("\n")[0])
-        raise UserError(
-            f"{flag}: {type(error).__name__}: {reason}; expected what can be built of fake tensors, without values"
-        ) from error
+        expected = "expected what can be built of fake tensors, without values"
+        raise UserError(f"{flag}: {told(error)}; {expected}") from error
     finally:
         sys.path.remove(here)

@@ -20,8 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
-from ..report import printable
-from .build import Built
+from .build import Built, told
 from .memory import Memory, Training
 from .mesh import Mesh
 
@@ -77,8 +76,7 @@ def track(built: Built, mesh: DeviceMesh, training: Training) -> Memory:
             after_forward, after_backward = _step(built, optimizer, tokens, training, tracker)
         peak = _snapshot(tracker, "peak")
     except Exception as error:
-        reason = printable(str(error).strip().partition("\n")[0])
-        raise UserError(f"{built.name}: a step under fake tensors raised {type(error).__name__}: {reason}") from error
+        raise UserError(f"{built.name}: a step under fake tensors raised {told(error)}") from error
     at_peak: dict[str, int] = {}
     for category, name in _CATEGORIES.items():
         at_peak[name] = at_peak.get(name, 0) + peak.get(category, 0)
