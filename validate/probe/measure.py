@@ -65,7 +65,7 @@ class Meter:
     def before_clip(self, given: list[torch.Tensor]) -> None:
         """Take the gradients as they are before they are clipped."""
         if self._wanted:
-            self._clipped.update({id(p): self._share(p) for p in given if id(p) not in self._clipped})
+            self._clipped.update({id(p): self._share(p, _square(p.grad)) for p in given if id(p) not in self._clipped})
 
     def backward(self, roots: Any) -> None:
         """Take the values of the roots of a backward pass."""
@@ -88,10 +88,11 @@ class Meter:
             self._write(StepFigures(0, [], 0.0, _lrs(self._known()), *self._state()))
         if self._observer.steps == self._observer.settings.whole_after:
             self._take_whole(self._began)
-        shares = [self._clipped.get(id(p), self._share(p)) for p, _ in _parameters(self._known())]
+        squares = [(p, _square(p.grad)) for p, _ in _parameters(self._known())]
+        shares = [self._clipped.get(id(p), self._share(p, square)) for p, square in squares]
         self._grad_share = None if None in shares else sum(share for share in shares if share is not None)
         self._clipped = {}
-        self._grad_norm_sq = _norm_sq(self._known())
+        self._grad_norm_sq = sum(square for _, square in squares)
         self._lrs = _lrs(self._known())
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -167,11 +168,9 @@ class Meter:
     def _persistent_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, b) for name, m, key in self._find_buffers() if (b := m._buffers.get(key)) is not None)
 
-    def _share(self, parameter: torch.Tensor) -> float | None:
+    def _share(self, parameter: torch.Tensor, square: float) -> float | None:
         """The square of the norm of a gradient, divided by the number of ranks that hold the same part of it."""
         gradient = parameter.grad
-        if gradient is None:
-            return 0.0
         copies = self._observer.settings.nproc
         if isinstance(gradient, DTensor):
             if any(placement.is_partial() for placement in gradient.placements):
@@ -179,7 +178,7 @@ class Meter:
             for dim, placement in enumerate(gradient.placements):
                 if not placement.is_replicate():
                     copies //= gradient.device_mesh.size(dim)
-        return _square(gradient) / max(1, copies)
+        return square / max(1, copies)
 
     def _write(self, figures: StepFigures) -> None:
         self._observer.recorder.write({"note": "figures", "time": time.monotonic(), "figures": figures.as_json()})
@@ -272,13 +271,9 @@ def _lrs(optimizers: list[Optimizer]) -> list[float]:
     return [float(group["lr"]) for o in optimizers for group in o.param_groups if "lr" in group]
 
 
-def _norm_sq(optimizers: list[Optimizer]) -> float:
-    return sum(_square(parameter.grad) for parameter, _ in _parameters(optimizers) if parameter.grad is not None)
-
-
-def _square(gradient: torch.Tensor) -> float:
-    """The sum of squares of this rank's part of a gradient; 0.0 where it cannot be read."""
-    if (local := local_part(gradient)) is None:
+def _square(gradient: torch.Tensor | None) -> float:
+    """The sum of squares of this rank's part of a gradient; 0.0 where there is none, or it cannot be read."""
+    if gradient is None or (local := local_part(gradient)) is None:
         return 0.0
     with torch.no_grad():
         return float(local.detach().double().square().sum().item())
