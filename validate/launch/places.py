@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from .job import Fault, Job
+from .job import Fault, Job, Probe
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,7 @@ class Settings:
     nproc: int
     cwd: str
     scratch: str
-    figures: bool
-    stop_after: int | None
-    fault: Fault | None
-    whole_after: int | None
-    without_dropout: bool
+    probe: Probe
 
     @property
     def places(self) -> Places:
@@ -100,8 +96,9 @@ class Settings:
     def read(cls, path: Path) -> Settings:
         """The settings that `prepare` wrote."""
         fields = json.loads(path.read_text())
-        fault = fields["fault"]
-        return cls(**{**fields, "args": tuple(fields["args"]), "fault": None if fault is None else Fault(**fault)})
+        asked = fields["probe"]
+        fault = None if asked["fault"] is None else Fault(**asked["fault"])
+        return cls(**{**fields, "args": tuple(fields["args"]), "probe": Probe(**{**asked, "fault": fault})})
 
 
 def prepare(job: Job) -> Places:
@@ -118,11 +115,7 @@ def prepare(job: Job) -> Places:
         nproc=job.nproc,
         cwd=str(job.cwd.resolve()),
         scratch=str(scratch),
-        figures=job.probe.figures,
-        stop_after=job.probe.stop_after,
-        fault=job.probe.fault,
-        whole_after=job.probe.whole_after,
-        without_dropout=job.probe.without_dropout,
+        probe=job.probe,
     )
     places.settings.write_text(json.dumps(dataclasses.asdict(settings)))
     return places

@@ -38,7 +38,7 @@ class Faults:
     """The fault of a job as one process does it; `writer` is whether this process only writes for a rank."""
 
     def __init__(self, settings: Settings, rank: int, *, writer: bool = False) -> None:
-        self.fault = settings.fault
+        self.fault = settings.probe.fault
         self._places = settings.places
         self._ranks = range(settings.nproc)
         self._rank = rank

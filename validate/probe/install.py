@@ -28,8 +28,8 @@ def install(settings: Settings, rank: int) -> Observer:
     loop.install(observer, modules, forwards, meter, reader, reduced, passes)
     states.install(observer, modules, taken)
     checkpoints.install(observer, reader, futures, passes)
-    if settings.fault is not None:
+    if settings.probe.fault is not None:
         phases.install_in_rank(observer.faults, settings, rank)
-    if settings.without_dropout:
+    if settings.probe.without_dropout:
         dropless.install()
     return observer

@@ -47,7 +47,7 @@ class Meter:
 
     @property
     def _wanted(self) -> bool:
-        return self._observer.settings.figures
+        return self._observer.settings.probe.figures
 
     def built(self, optimizer: Optimizer) -> None:
         """Know an optimizer from its beginning: what a checkpoint gave it is there before it steps."""
@@ -59,7 +59,7 @@ class Meter:
         if not self._wanted or not torch.is_grad_enabled():
             return
         self._batches.entered(module, args, kwargs)
-        if self._observer.steps == self._observer.settings.whole_after and not self._losses:
+        if self._observer.steps == self._observer.settings.probe.whole_after and not self._losses:
             self._began = parts.parts(self._persistent_buffers())
 
     def before_clip(self, given: list[torch.Tensor]) -> None:
@@ -86,7 +86,7 @@ class Meter:
             return
         if self._observer.steps == 0:
             self._write(StepFigures(0, [], 0.0, _lrs(self._known()), *self._state()))
-        if self._observer.steps == self._observer.settings.whole_after:
+        if self._observer.steps == self._observer.settings.probe.whole_after:
             self._take_whole(self._began)
         squares = [(p, _square(p.grad)) for p, _ in _parameters(self._known())]
         shares = [self._clipped.get(id(p), self._share(p, square)) for p, square in squares]
@@ -115,10 +115,10 @@ class Meter:
             )
             if self._observer.steps == 1:
                 self._write_owned()
-        if self._wanted and self._observer.steps == self._observer.settings.whole_after:
+        if self._wanted and self._observer.steps == self._observer.settings.probe.whole_after:
             self._take_whole(None)
         self._observer.faults.stepped(self._observer.steps)
-        if self._observer.steps == self._observer.settings.stop_after:
+        if self._observer.steps == self._observer.settings.probe.stop_after:
             self._stop()
 
     def _counts(self, optimizer: Optimizer) -> bool:
