@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from ..launch.job import Run
-from ..launch.places import Places
+from .record import notes
 
 DRAWS = "its forward draws random numbers, which each rank does by itself"
 NORMALISES = "it normalises over the part of the batch that a rank has (BatchNorm)"
@@ -54,12 +53,4 @@ class StepFigures:
 
 def figures(run: Run, rank: int) -> list[StepFigures]:
     """The figures of one rank in the order of its steps, step 0 first; empty when it never stepped."""
-    path = Places(run.records.parent).records(rank)
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        if record.get("note") == "figures":
-            found.append(StepFigures(**record["figures"]))
-    return found
+    return [StepFigures(**note["figures"]) for note in notes(run, rank, "figures")]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..launch.job import Run
-from ..launch.places import Places
+from .record import notes
 
 Span = tuple[float, float]  # seconds, on the machine's monotonic clock
 
@@ -35,18 +34,18 @@ class Timings:
 
 def timings(run: Run, rank: int) -> Timings:
     """The times of one rank of a run under the probe."""
-    path = Places(run.records.parent).records(rank)
-    notes = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    spans = [note for note in notes if note.get("note") == "span"]
+    by_kind: dict[str, list[dict[str, Any]]] = {"span": [], "figures": [], "owned": []}
+    for note in notes(run, rank, *by_kind):
+        by_kind[note["note"]].append(note)
 
     def lasted(what: str) -> dict[int, Span]:
-        return {note["order"]: (note["began"], note["ended"]) for note in spans if note["what"] == what}
+        return {note["order"]: (note["began"], note["ended"]) for note in by_kind["span"] if note["what"] == what}
 
     return Timings(
-        steps={note["figures"]["step"]: note["time"] for note in notes if note.get("note") == "figures"},
+        steps={note["figures"]["step"]: note["time"] for note in by_kind["figures"]},
         calls=lasted("call"),
         staged={order: ended for order, (_, ended) in lasted("staging").items()},
         written={order: ended for order, (_, ended) in lasted("writing").items()},
         waits=lasted("wait"),
-        owned=tuple(next((note["of"] for note in notes if note.get("note") == "owned"), ())),
+        owned=tuple(next((note["of"] for note in by_kind["owned"]), ())),
     )

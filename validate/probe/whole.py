@@ -5,7 +5,6 @@ The probe takes the parts in `parts.py`; a tensor is known by its fingerprint, w
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from ..fingerprint import MASK
 from ..launch.job import Run
-from ..launch.places import Places
+from .record import notes
 
 Group = Literal["parameters", "optimizer state", "buffers"]
 GROUPS: tuple[Group, ...] = ("parameters", "optimizer state", "buffers")
@@ -78,10 +77,7 @@ def whole_state(run: Run) -> WholeState | None:
     """
     taken = []
     for end in run.ends:
-        path = Places(run.records.parent).records(end.rank)
-        lines = path.read_text().splitlines() if path.exists() else []
-        notes = [json.loads(line) for line in lines if '"whole"' in line]
-        found = [note for note in notes if note.get("note") == "whole"]
+        found = list(notes(run, end.rank, "whole"))
         if not found:
             return None
         taken.append(found[-1])

@@ -7,7 +7,6 @@ third run the disk is full from that save on: the script must not end as if it h
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ..events import AsyncSaved
 from ..launch.job import Fault, Run
 from ..launch.places import Places
 from ..probe.merge import merge
+from ..probe.record import notes
 from ..report import plural
 from .base import CannotProve, DoesNotApply, Proof, Verdict
 from .bench import Bench, Measured, completed, describe_hang, how_it_ended, measured
@@ -150,11 +150,7 @@ def _meanwhile(run: Run, step: int) -> int:
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
     """By rank, what the save was given (`probe/snapshot.py`)."""
-    found: list[dict[str, Any]] = []
-    for end in run.ends:
-        notes = map(json.loads, Places(run.records.parent).records(end.rank).read_text().splitlines())
-        found.append(next((note["of"] for note in notes if note.get("note") == "snapshot"), {}))
-    return found
+    return [next((note["of"] for note in notes(run, end.rank, "snapshot")), {}) for end in run.ends]
 
 
 def _changed(
