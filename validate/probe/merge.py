@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 from collections import Counter
@@ -208,6 +209,11 @@ def _exit_code(record: _Record) -> int | None:
     return next((fields["code"] for fields in record.events.values() if fields["event"] == "Exited"), None)
 
 
+def _put(own: list[Event], marked: Event) -> None:
+    """Put an event in the place of the one of its order."""
+    own[bisect.bisect_left(own, marked.order, key=lambda event: event.order)] = marked
+
+
 # --- values that differ from rank to rank ---
 
 
@@ -265,14 +271,11 @@ def _mark_buffers(records: list[_Record], events: list[list[Event]]) -> None:
                 model: [n for n, crcs in of.items() if len(crcs) > 1] for model, of in digests.get(key, {}).items()
             }
             if any(apart.values()):
-                at = next(i for i, e in enumerate(events[number]) if e.order == event.order)
-                saved = events[number][at]
-                assert isinstance(saved, (Saved, AsyncSaved))
                 entries = tuple(
                     dataclasses.replace(e, apart=tuple(apart.get(e.key, ()))) if e.kind is Kind.MODEL else e
-                    for e in saved.entries or ()
+                    for e in event.entries or ()
                 )
-                events[number][at] = dataclasses.replace(saved, entries=entries)
+                _put(events[number], dataclasses.replace(event, entries=entries))
 
 
 # --- steps that change nothing ---
@@ -288,7 +291,7 @@ def _mark_updates(records: list[_Record], events: list[list[Event]]) -> None:
             continue  # a rank does not look any more, or cannot
         gradients = any(one[1] for one in known)
         for own, step in zip(events, steps, strict=True):
-            own[own.index(step)] = dataclasses.replace(step, changed=changed, gradients=gradients)
+            _put(own, dataclasses.replace(step, changed=changed, gradients=gradients))
 
 
 # --- batches that are the same on all ranks ---
@@ -304,7 +307,7 @@ def _mark_alike(records: list[_Record], events: list[list[Event]]) -> None:
         if None in digests or len({e.at for e in drawn}) > 1:
             continue
         for own, event in zip(events, drawn, strict=True):
-            own[own.index(event)] = dataclasses.replace(event, alike=len(digests) == 1)
+            _put(own, dataclasses.replace(event, alike=len(digests) == 1))
 
 
 # --- weights that ranks begin with ---
@@ -325,7 +328,7 @@ def _mark_beginnings(records: list[_Record], events: list[list[Event]]) -> None:
             continue
         alike = all(len({d[name] for d in digests}) == 1 for name in common)
         for own, event in zip(events, entered, strict=True):
-            own[own.index(event)] = dataclasses.replace(event, alike=alike)
+            _put(own, dataclasses.replace(event, alike=alike))
 
 
 def _mark_seeds(records: list[_Record], events: list[list[Event]]) -> None:
@@ -338,7 +341,7 @@ def _mark_seeds(records: list[_Record], events: list[list[Event]]) -> None:
         if None in seeds or len({e.at for e in one}) > 1:
             return
         for own, event in zip(events, one, strict=True):
-            own[own.index(event)] = dataclasses.replace(event, per_rank=len(seeds) > 1)
+            _put(own, dataclasses.replace(event, per_rank=len(seeds) > 1))
 
 
 # --- collectives that not all ranks reach ---
@@ -371,10 +374,7 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]], bef
     only = f"{'rank' if len(alone) == 1 else 'ranks'} {', '.join(map(str, alone))} of {len(calls)}"
     for rank in alone:
         marked = present[rank]
-        events[rank][:] = [
-            dataclasses.replace(e, when=dataclasses.replace(e.when, only=only)) if e is marked else e
-            for e in events[rank]
-        ]
+        _put(events[rank], dataclasses.replace(marked, when=dataclasses.replace(marked.when, only=only)))
     return True
 
 
