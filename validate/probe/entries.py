@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..events import Entry, Form, Kind, Ref, Via
+from ..wrappers import WRAPPERS, plain_name
 from .digest import digest, local_part
 from .identity import Objects
 from .modules import Modules
 from .observer import Observer
-from .states import WRAPPERS, Taken, plain_name
+from .states import Taken
 
 ENTRIES_LIMIT = 256  # entries told of one dictionary
 SMALL = 2**20  # bytes up to which a tensor's value is compared across ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +13,10 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..events import Form, Kind, Ref, StateApplied, StateTaken, Via
+from ..wrappers import plain_name
 from .identity import Dictionaries
 from .modules import Modules
 from .observer import Call, Handler, Observer
-
-# What torch.compile and wrappers for activation checkpointing put into the names of parameters.
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 class Taken:
@@ -165,8 +162,3 @@ def _form(tensor: torch.Tensor, parameter: DTensor) -> Form:
     if isinstance(tensor, DTensor):
         return Form.SHARDED
     return Form.FULL if tensor.shape == parameter.shape else Form.UNKNOWN
-
-
-def plain_name(name: str) -> str:
-    """The name of a parameter without what wrappers put into it."""
-    return functools.reduce(lambda shorter, prefix: shorter.replace(prefix, ""), WRAPPERS, name)

@@ -12,8 +12,7 @@ from ..conversion.cast import is_floating
 from ..conversion.entries import Elements, Source
 from ..fingerprint import MASK, fingerprint
 from ..probe.whole import Whole, WholeState
-
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what torch puts into names
+from ..wrappers import plain_name
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,15 @@ def models(state: WholeState) -> list[Model]:
         weights: dict[str, Whole] = {}
         ties: list[tuple[str, ...]] = []
         for name, names in state.names.items():
-            own = tuple(_plain(fqn) for n, fqn in names if n == number)
+            own = tuple(plain_name(fqn) for n, fqn in names if n == number)
             whole = state.tensors["parameters"].get(name)
             if own and whole is not None:
                 weights |= dict.fromkeys(own, whole)
                 ties.append(own)
         if len(numbers) == 1:
             for name, whole in state.tensors["buffers"].items():
-                weights[_plain(name)] = whole
-                ties.append((_plain(name),))
+                weights[plain_name(name)] = whole
+                ties.append((plain_name(name),))
         found.append(Model(weights, tuple(ties)))
     return found
 
@@ -62,7 +61,7 @@ def find(source: Source, found: list[Model]) -> tuple[Model, str] | None:
     Of several that hold as many, such as the weights and their average, the one that differs least.
     """
     held: list[tuple[int, Model, str]] = []
-    keys = [_plain(key) for key in source.tensors]
+    keys = [plain_name(key) for key in source.tensors]
     for model in found:
         prefixes: Counter[str] = Counter()
         for key in keys:
@@ -83,7 +82,7 @@ def examine(source: Source, model: Model, prefix: str, *, dtype: str | None, eve
 
     `dtype`: what floats should be in it; None allows any. `every_name`: of tied weights it must hold each name.
     """
-    keys = {_plain(key): key for key in source.tensors}
+    keys = {plain_name(key): key for key in source.tensors}
     result = Examined(prefix)
     for names in model.ties:
         held = [name for name in names if prefix + name in keys]
@@ -128,9 +127,3 @@ def _sum(elements: Elements) -> int:
             data, elements.item_size, sizes=band.words.shape, offsets=band.offsets, shape=elements.shape
         )  # fmt: skip
     return total & MASK
-
-
-def _plain(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
