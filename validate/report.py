@@ -106,12 +106,18 @@ def as_text(findings: Sequence[Finding], line_of: Callable[[str, int], str] | No
             f"{printable(at.file)}:{at.line}:{at.column}: {finding.code} {finding.severity.value}: {finding.message} "
             f"[{finding.name}]{ranks}"
         )
-        if source := line_of(at.file, at.line).strip():
-            lines.append(f"    {at.line} | {source if len(source) <= LINE_LIMIT else source[:LINE_LIMIT] + ' ...'}")
+        if source := shortened(line_of(at.file, at.line)):
+            lines.append(f"    {at.line} | {source}")
         lines += [f"    {printable(str(place))}: {word}" for place, word in finding.related]
     if len(findings) > TEXT_LIMIT:
         lines.append(f"... and {len(findings) - TEXT_LIMIT} more; --format json has them all")
     return lines
+
+
+def shortened(line: str) -> str:
+    """A source line without its indentation, and without its end where it is too long to be read."""
+    text = line.strip()
+    return text if len(text) <= LINE_LIMIT else text[:LINE_LIMIT] + " ..."
 
 
 def count(findings: Iterable[Finding]) -> str:

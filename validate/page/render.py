@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from ..report import LINE_LIMIT, Lines, plural
+from ..report import Lines, plural, shortened
 from . import losses, ownership, timeline
 
 MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
@@ -18,6 +18,7 @@ MARKS = {"pass": "✓", "fail": "✗", "skip": "–"}
 def render(document: dict[str, Any]) -> str:
     """The page. Source lines of findings are read from their files, as far as these are there."""
     proofs = document["proofs"]
+    lines = Lines()
     run = document["run"] or {"losses": [], "steps": [], "saves": [], "ownership": []}
     resume: dict[str, Any] = next((proof["figures"] for proof in proofs if proof["name"] == "resume"), {})
     return _environment().get_template("page.html.jinja").render(
@@ -25,7 +26,7 @@ def render(document: dict[str, Any]) -> str:
         title=Path(document["script"]).name,
         marks=MARKS,
         count={status: sum(proof["status"] == status for proof in proofs) for status in MARKS},
-        line_of=functools.partial(_line, Lines()),
+        line_of=lambda file, line: shortened(lines(file, line)),
         losses=losses,
         chart=losses.loss_chart(run["losses"], resume.get("losses"), resume.get("stopped_after_step")),
         resume=resume,
@@ -58,11 +59,6 @@ def _clean(value: Any) -> Any:
     if type(value) is not str:
         return value
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in value)
-
-
-def _line(lines: Lines, file: str, line: int) -> str:
-    text = lines(file, line).strip()
-    return text if len(text) <= LINE_LIMIT else text[:LINE_LIMIT] + " ..."
 
 
 def _figures(proof: dict[str, Any]) -> str:
