@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..findings import Finding
+from ..reader.nodes import last_name
 from .proposal import Proposal
-from .script import Change, Function, Script, bound, last_name
+from .script import Change, Function, Script, bound
 
 _ENDS = frozenset({"destroy_process_group", "exit", "_exit", "abort"})
 

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ..findings import Finding
+from ..reader.nodes import last_name
 from .proposal import Proposal
-from .script import Change, Located, Script, last_name
+from .script import Change, Located, Script
 
 _GETTERS = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 _MESSAGE = "save the sharded state: leave full_state_dict=True out"

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 
 from ..findings import Finding
+from ..reader.nodes import last_name
 from .guards import conjuncts, guards_of, opened
 from .imports import imported_names, rank_of
 from .proposal import Proposal
-from .script import Change, Script, bound, last_name, used
+from .script import Change, Script, bound, used
 
 _HELPERS = "torch.distributed.checkpoint.state_dict"
 _OF_OTHERS = re.compile(r"optim|sched|scaler|loader|^opt$", re.IGNORECASE)

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ..findings import Finding
+from ..reader.nodes import last_name
 from .proposal import Proposal
-from .script import Change, Function, Script, bound, last_name, used
+from .script import Change, Function, Script, bound, used
 
 # Calls that give the same on each rank and do nothing else, so that all ranks may make them.
 _HARMLESS = {

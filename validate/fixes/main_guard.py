@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from ..findings import Finding
+from ..reader.nodes import last_name
 from .proposal import Proposal
-from .script import Change, Script, last_name
+from .script import Change, Script
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)

@@ -219,11 +219,6 @@ def used(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def last_name(node: ast.expr) -> str:
-    """`save` of `dcp.save` and of `save`; empty for what is neither a name nor an attribute."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
 def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
     """The blocks of statements that a node holds."""
     for name in ("body", "orelse", "finalbody"):

@@ -43,3 +43,8 @@ def _fields(cls: type[ast.AST]) -> tuple[str, ...]:
     if cls not in _KNOWN:
         _KNOWN[cls] = tuple(name for name in cls._fields if name not in _PLAIN)
     return _KNOWN[cls]
+
+
+def last_name(node: ast.AST) -> str:
+    """`save` of `dcp.save` and of `save`; empty for what is neither a name nor an attribute."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

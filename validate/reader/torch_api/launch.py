@@ -19,7 +19,7 @@ from ...events import (
     Ref,
     SignalHandled,
 )
-from ..nodes import nodes
+from ..nodes import last_name, nodes
 from ..values import NONE, Elements, External, Method, Obj, Part, Tensors, Tuple, Value, What, members, single
 from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
@@ -214,7 +214,7 @@ def _asks_for_ranks(tree: ast.Module) -> bool:
     for node in nodes(tree):
         if isinstance(node, ast.Compare) and _NUMBER_OF_RANKS.search(ast.unparse(node)):
             return True
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("spawn", "start_processes"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("spawn", "start_processes"):
             return True
     return False
 

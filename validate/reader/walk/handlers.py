@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..nodes import last_name, nodes
 from .core import Walk
 
 # A failure of DCP is a CheckpointException, which derives from BaseException.
@@ -29,12 +30,12 @@ def caught(walk: Walk, node: ast.AST) -> str | None:
 
 
 def _names(node: ast.expr) -> set[str]:
-    return {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for n in ast.walk(node)}
+    return set(map(last_name, nodes(node)))
 
 
 def _ends(handler: ast.ExceptHandler) -> bool:
     """Whether the program does not go on after this handler."""
     inside = [part for statement in handler.body for part in ast.walk(statement)]
     calls = [part.func for part in inside if isinstance(part, ast.Call)]
-    names = {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}
+    names = set(map(last_name, calls))
     return bool(names & _ENDS) or any(isinstance(part, ast.Raise) for part in inside)

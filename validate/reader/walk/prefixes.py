@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 
-from ..nodes import nodes
+from ..nodes import last_name, nodes
 from ..values import Const, Obj, StateData, Sym, Union, Value, Wrapped, single
 from .core import Walk
 from .folders import trees
@@ -58,9 +58,7 @@ def named_by(walk: Walk, key: Value) -> str | None:
 def _knows(tree: ast.Module) -> bool:
     """Whether a file may take the prefix out again."""
     for node in nodes(tree):
-        text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value
-        if text and _KNOWS.search(text):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else last_name(node)
+        if _KNOWS.search(text):
             return True
     return False

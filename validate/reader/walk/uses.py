@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...api import table
 from ...api.paths import OLD_PATHS
 from ...events import OldPathUsed, TorchApiUsed
-from ..nodes import inside, nodes
+from ..nodes import inside, last_name, nodes
 from ..values import Class, External, Obj, Value, What
 from .classes import lineage
 from .core import Walk
@@ -267,12 +267,12 @@ def _leaves_unless(statement: ast.stmt, facts: _Facts) -> bool:
 
 def _exits(statement: ast.stmt) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("exit", "_exit", "skip", "fail")
+    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "skip", "fail")
 
 
 def _suppresses(item: ast.withitem) -> bool:
     call = item.context_expr
-    if not (isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in ("suppress", "raises")):
+    if not (isinstance(call, ast.Call) and last_name(call.func) in ("suppress", "raises")):
         return False
     return any(_exception_names(arg) & _FORGIVING for arg in call.args)
 
@@ -302,7 +302,7 @@ def _is_fallback(facts: _Facts, node: ast.AST) -> bool:
 
 def _exception_names(node: ast.expr) -> set[str]:
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    return {ast.unparse(part).rpartition(".")[2] for part in parts}
+    return {last_name(part) for part in parts}
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
@@ -382,7 +382,7 @@ def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def _strings(node: ast.AST) -> Iterator[str]:
     """The names that a node asks for, sets or takes away as strings."""
-    if isinstance(node, ast.Call) and _last(node.func) in _BY_NAME:
+    if isinstance(node, ast.Call) and last_name(node.func) in _BY_NAME:
         names = (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
         yield from (name.rpartition(".")[2] for name in names)
         yield from (k.arg for k in node.keywords if k.arg is not None and "patch" in ast.unparse(node.func))
@@ -404,11 +404,6 @@ _BY_NAME = {
     "register_buffer",
     "add_module",
 }
-
-
-def _last(node: ast.expr) -> str:
-    """What a function is called by, without what it belongs to."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _asking_names(node: ast.AST, facts: _Facts) -> Iterator[str]:
