@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from ...events import DirectoryRemoved, FilesMoved, PointerWritten
@@ -116,12 +115,17 @@ def _write_text(call: Call, receiver: Value) -> Value | None:
     return None
 
 
-@anything("rename", "symlink_to", "hardlink_to")
+@anything("rename", "hardlink_to")
 def _path_moved(call: Call, receiver: Value) -> Value | None:
     if isinstance(receiver, Const) or may_be_path(receiver):
         call.walk.emit(FilesMoved, call.node)
-        is_link = isinstance(call.node, ast.Call) and ast.unparse(call.node.func).endswith("symlink_to")
-        if is_link and _is_pointer(call.walk, receiver):
-            _points(call, call.get(0, "target"))
         return call.walk.unknown()
     return None
+
+
+@anything("symlink_to")
+def _path_linked(call: Call, receiver: Value) -> Value | None:
+    made = _path_moved(call, receiver)
+    if made is not None and _is_pointer(call.walk, receiver):
+        _points(call, call.get(0, "target"))
+    return made
