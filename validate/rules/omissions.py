@@ -166,11 +166,11 @@ class DataPositionNotSaved(Rule):
     clause = 8
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        every_save, every_load = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
         if any(entry.kind is Kind.LOADER or _OF_DATA.search(entry.key) for entry in _everything(trace)):
             return
         if any(saved.entries is None for saved in trace.of(TorchSaved)):
             return
+        every_save, every_load = of_training(trace, Saved, AsyncSaved), of_training(trace, Loaded)
         passed_over = {event.loader for event in trace.of(BatchesPassedOver)}
         moved_on = {built.at for built in trace.of(LoaderBuilt) if built.loader in passed_over}
         for built in trace.of(LoaderBuilt):
