@@ -11,6 +11,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Materialised,
     MeshCreated,
     ModuleBuilt,
+    Origin,
     Parallelised,
     Ref,
     Seeded,
@@ -82,9 +83,8 @@ def loads(only: str | None = "rank == 0", line: int = 50) -> Step:
     return does(StateApplied, to=(MODEL,), only=only, at=Location("train.py", line))
 
 
-def unlike(*steps: Step, origin: str = "reader") -> list[int]:
-    traced = trace(*steps, origin="probe" if origin == "probe" else "reader")
-    return [f.at.line for f in judge([traced]) if f.code == "FS307"]
+def unlike(*steps: Step, origin: Origin = "reader") -> list[int]:
+    return [line for code, line in found(*steps, origin=origin) if code == "FS307"]
 
 
 def test_ranks_draw_or_load_weights_of_their_own() -> None:

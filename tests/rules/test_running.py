@@ -28,6 +28,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Via,
 )
 from pytorch_fsdp2_dcp.validate.rules import judge
+from pytorch_fsdp2_dcp.validate.trace import Trace
 
 from .traces import HEAD, MODEL, OPTIMIZER, OTHER, Step, does, found, trace
 
@@ -46,8 +47,7 @@ def test_ranks_part_where_one_calls_another_module() -> None:
             order=1, at=Location("model.py", 9), when=Circumstances(rank=1), module=HEAD, instead="`x` on rank 0"
         ),
     ]
-    one = trace(origin="probe", ended=False)
-    (finding,) = judge([type(one)(origin="probe", events=tuple(events), ended=False)])
+    (finding,) = judge([Trace(origin="probe", events=tuple(events), ended=False)])
     assert (finding.code, finding.at.line, finding.ranks) == ("FS106", 9, (1,))
     assert [place for place, _ in finding.related] == [at]
     assert "rank 1 calls `model.head`" in finding.message
