@@ -354,3 +354,8 @@ def members(value: Value) -> tuple[tuple[Path, Value], ...]:
 def single(value: Value | None) -> object:
     """The Python constant that `value` is; None when it is not a constant."""
     return value.value if isinstance(value, Const) else None
+
+
+def ranked(value: Value | None) -> bool:
+    """Whether it was computed, and differs from rank to rank."""
+    return value is not None and any(isinstance(v, Sym) and v.rank for _, v in members(value))

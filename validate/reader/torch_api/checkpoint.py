@@ -31,6 +31,7 @@ from ..values import (
     Value,
     What,
     members,
+    ranked,
     single,
 )
 from ..walk import contents, prefixes
@@ -241,7 +242,7 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
         "pieces": pieces(walk, given),
         "place": place_of(walk, given),
         "located": _is_located(call),
-        "entries": entries(call, value, _of_each_rank(given)),
+        "entries": entries(call, value, ranked(given)),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
         "series": root(walk, given),
@@ -253,7 +254,7 @@ def of_save(call: Call) -> dict[str, Any]:
     """What the event of a save tells beside its own."""
     fields = common(call, call.get(0, "state_dict"))
     group = call.get(None, "process_group")
-    missed = misses(call.walk, group, fields["entries"], _of_each_rank(_where(call)))
+    missed = misses(call.walk, group, fields["entries"], ranked(_where(call)))
     return {**fields, "underway": tuple(call.walk.underway), "misses": missed}
 
 
@@ -264,11 +265,6 @@ def _where(call: Call) -> Value | None:
     if given in (None, NONE) and isinstance(storage, Obj):
         return call.walk.attribute(storage, "path")
     return given
-
-
-def _of_each_rank(given: Value | None) -> bool:
-    """Whether the directory is another one on each rank."""
-    return given is not None and any(isinstance(v, Sym) and v.rank for _, v in members(given))
 
 
 def _is_located(call: Call) -> bool:
@@ -414,6 +410,6 @@ def _load_safetensors(call: Call) -> Value:
 def _read_file(call: Call, path: Value | None) -> Value:
     walk = call.walk
     content = walk.unknown(External(call.name))
-    if path is None or _of_each_rank(path):
+    if path is None or ranked(path):
         walk.establish(content, "of rank")
     return content

@@ -26,6 +26,7 @@ from ..values import (
     Value,
     What,
     members,
+    ranked,
     single,
     union,
 )
@@ -99,8 +100,7 @@ def _converted(call: Call) -> Value:
         return value
     if (part := _part(call, name)) is not None:
         return part
-    rank = any(isinstance(v, Sym) and v.rank for given in call.args for _, v in members(given))
-    return call.walk.sym("convert", name, *call.args, rank=rank)
+    return call.walk.sym("convert", name, *call.args, rank=any(map(ranked, call.args)))
 
 
 def _part(call: Call, name: str) -> Value | None:

@@ -27,6 +27,7 @@ from ..values import (
     Value,
     What,
     members,
+    ranked,
     union,
 )
 from .classes import lineage
@@ -195,7 +196,7 @@ def _stripped(chosen: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
 
 def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tuple[Path, Path]:
     flip = isinstance(value, Sym) and value.flip
-    rank = any(isinstance(v, Sym) and v.rank for _, v in members(value)) and not tag
+    rank = ranked(value) and not tag
     ranks = {v for _, v in members(value) if isinstance(v, Sym) and v.rank} if rank else set()
     if isinstance(value, Union) and len(ranks) == 1 and all(isinstance(v, Sym | Const) for _, v in members(value)):
         value = ranks.pop()  # a comparison of the rank, or a constant where there is but one: the condition is that

@@ -28,6 +28,7 @@ from ..values import (
     Value,
     What,
     members,
+    ranked,
     single,
     union,
 )
@@ -184,10 +185,9 @@ def _unary(walk: Walk, node: ast.UnaryOp) -> Value:
         known = {truth(walk, v) for _, v in members(value)}
         if len(known) == 1 and None not in known:
             return Const(not known.pop())
-        rank = any(isinstance(v, Sym) and v.rank for _, v in members(value))
-        return (
-            Sym(value.key, value.rank, not value.flip) if isinstance(value, Sym) else walk.sym("not", value, rank=rank)
-        )
+        if isinstance(value, Sym):
+            return Sym(value.key, value.rank, not value.flip)
+        return walk.sym("not", value, rank=ranked(value))
     value = walk.evaluate(node.operand)
     constant = single(value)
     if isinstance(constant, int | float) and isinstance(node.op, ast.USub):
@@ -225,7 +225,7 @@ def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:
     if (made := operated(walk, op, left, right)) is not None:
         return made
     return carry(
-        walk, op, left, right, walk.sym("op", type(op).__name__, left, right, rank=_of_rank(left) or _of_rank(right))
+        walk, op, left, right, walk.sym("op", type(op).__name__, left, right, rank=ranked(left) or ranked(right))
     )
 
 
@@ -237,15 +237,11 @@ def _computable(op: ast.operator, left: Value, right: Value) -> bool:
     return small and type(op) in _BINARY and not (is_text and not isinstance(op, ast.Add))
 
 
-def _of_rank(value: Value) -> bool:
-    return any(isinstance(v, Sym) and v.rank for _, v in members(value))
-
-
 @expression(ast.Compare)
 def _compare(walk: Walk, node: ast.Compare) -> Value:
     values = [walk.evaluate(node.left), *(walk.evaluate(c) for c in node.comparators)]
     if len(node.ops) > 1:
-        return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(_of_rank, values)))
+        return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(ranked, values)))
     op, (left, right) = node.ops[0], values
     if isinstance(left, Const) and isinstance(right, Const):
         if type(op) in _COMPARE:
@@ -296,7 +292,7 @@ def _takes_turns(node: ast.Compare, left: Value, right: Value) -> bool:
     """`number % world_size == rank`: each rank comes to what follows, in a round of its own."""
     sides = ((node.left, left, right), (node.comparators[0], right, left))
     return any(
-        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) and _of_rank(other) and not _of_rank(value)
+        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) and ranked(other) and not ranked(value)
         for side, value, other in sides
     )
 
@@ -327,7 +323,7 @@ def _rank_comparison(left: Value, op: ast.cmpop, right: Value) -> bool:
     """
     below = ((left, right, ast.Lt | ast.GtE), (right, left, ast.Gt | ast.LtE))
     for one, other, asks_for_sign in below:
-        if _of_rank(one):
+        if ranked(one):
             value = single(other)
             is_check = value == -1 or (value == 0 and isinstance(op, asks_for_sign))
             return not (is_check or (isinstance(value, str) and not value.isdigit()) or other == NONE)
@@ -344,7 +340,7 @@ def _f_string(walk: Walk, node: ast.JoinedStr) -> Value:
             values.append(walk.evaluate(part))
     if all(isinstance(v, Const) and isinstance(v.value, str | int) for v in values):
         return Const("".join(str(single(v)) for v in values))
-    return walk.sym("f-string", *values, rank=any(map(_of_rank, values)))
+    return walk.sym("f-string", *values, rank=any(map(ranked, values)))
 
 
 @expression(ast.Subscript)
@@ -353,11 +349,11 @@ def _subscript(walk: Walk, node: ast.Subscript) -> Value:
     if isinstance(node.slice, ast.Slice):
         parts = (node.slice.lower, node.slice.upper, node.slice.step)
         bounds = [walk.evaluate(part) if part is not None else NONE for part in parts]
-        if any(map(_of_rank, bounds)):
+        if any(map(ranked, bounds)):
             walk.emit(DividedByRank, node)
         return union([(path, _slice(walk, v, bounds)) for path, v in members(value)])
     key = walk.evaluate(node.slice)
-    if _of_rank(key):
+    if ranked(key):
         walk.emit(DividedByRank, node)
     return union([(path, item(walk, v, key, node)) for path, v in members(value)])
 
@@ -389,7 +385,7 @@ def item(walk: Walk, value: Value, key: Value, node: ast.AST) -> Value:
     if not isinstance(value, Obj):
         if isinstance(value, Tensors | RngState):
             return value
-        return walk.sym("item", value, key, rank=_of_rank(value) or _of_rank(key))
+        return walk.sym("item", value, key, rank=ranked(value) or ranked(key))
     content = walk.content(value)
     if isinstance(content, Elements) and content.items:
         if content.exact and isinstance(index, int) and -len(content.items) <= index < len(content.items):
@@ -464,7 +460,7 @@ def _dict_comprehension(walk: Walk, node: ast.DictComp) -> Value:
     key, made = items[0] if len(items) == 1 else (NONE, NONE)
     if isinstance(made, Tensors):  # the state of an object, remade entry by entry
         prefix = named_by(walk, key) if isinstance(node.key, ast.Name) else None
-        data = StateData(made.of, made.kind, made.form, made.via, None, None, None, _of_rank(key), prefix)
+        data = StateData(made.of, made.kind, made.form, made.via, None, None, None, ranked(key), prefix)
         return walk.new(What.STATE, data=data)
     remade = walk.new_dict(items, exact)
     if _takes_all(node):
