@@ -71,18 +71,22 @@ def write_programs(folder: Path) -> None:
             shutil.copytree(CORPUS / "right" / name, top := folder / "planted" / edits.stem)
         else:
             shutil.copy(CORPUS / "right" / f"{name}.py", top := folder / "planted" / f"{edits.stem}.py")
-        for hunk in edits.read_text().split("@@ ")[1:]:
-            file, _, lines = hunk.partition("\n")
-            plant(top / file if top.is_dir() else top, lines)
+        plant(top, edits.read_text())
 
 
-def plant(path: Path, lines: str) -> None:
-    """Put the lines of a file that begin with ` ` or `+` here in the place of those with ` ` or `-`, there once."""
-    every = [f" {line}" if line == "\n" else line for line in lines.splitlines(keepends=True)]
-    old, new = ("".join(line[1:] for line in every if line[0] in (" ", sign)) for sign in "-+")
-    text = path.read_text()
-    assert text.count(old) == 1, f"{path}: expected once:\n{old}"
-    path.write_text(text.replace(old, new))
+def plant(top: Path, edit: str) -> None:
+    """Make an edit of the files of a folder, or of the one file that `top` is.
+
+    After `@@ FILE`, lines that begin with ` ` or `+` take the place of those with ` ` or `-`, which are there once.
+    """
+    for hunk in edit.split("@@ ")[1:]:
+        file, _, lines = hunk.partition("\n")
+        path = top / file if top.is_dir() else top
+        every = [f" {line}" if line == "\n" else line for line in lines.splitlines(keepends=True)]
+        old, new = ("".join(line[1:] for line in every if line[0] in (" ", sign)) for sign in "-+")
+        text = path.read_text()
+        assert text.count(old) == 1, f"{path}: expected once:\n{old}"
+        path.write_text(text.replace(old, new))
 
 
 def labels(programs: Path) -> list[Mark]:

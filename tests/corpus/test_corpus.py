@@ -51,10 +51,10 @@ def test_the_programs_compile(programs: Path) -> None:
 
 def test_an_edit_that_does_not_fit_fails(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n\ny = 1\n")
-    plant(tmp_path / "a.py", " x = 1\n\n-y = 1\n+y = 2\n")
+    plant(tmp_path, "@@ a.py\n x = 1\n\n-y = 1\n+y = 2\n")
     assert (tmp_path / "a.py").read_text() == "x = 1\n\ny = 2\n"
     with pytest.raises(AssertionError, match="expected once"):
-        plant(tmp_path / "a.py", "-y = 1\n+y = 3\n")
+        plant(tmp_path / "a.py", "@@ a.py\n-y = 1\n+y = 3\n")
 
 
 def test_figures() -> None:

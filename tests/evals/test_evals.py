@@ -66,9 +66,7 @@ def reasons(name: str, place: Path) -> list[str | None]:
 def solve(name: str, folder: Path) -> None:
     """What an agent would have to do; of a task that plants a mistake, take it out again."""
     if (edits := SOLUTIONS / f"{name}.edits").exists():
-        for hunk in edits.read_text().split("@@ ")[1:]:
-            file, _, lines = hunk.partition("\n")
-            plant(folder / file, lines)
+        plant(folder, edits.read_text())
     elif name == "damaged-folder":
         shutil.copy(SOLUTIONS / f"{name}.json", folder / "answer.json")
     elif name == "export-weights":

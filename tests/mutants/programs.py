@@ -76,9 +76,7 @@ class Program:
         else:
             code.mkdir()
             script = Path(shutil.copy(SCRIPTS / rest, code))
-        for hunk in self.edit.split("@@ ")[1:]:
-            file, _, lines = hunk.partition("\n")
-            plant(code / file, lines)
+        plant(code, self.edit)
         return self._subject(kind, script, work)
 
     def _subject(self, kind: str, script: Path, work: Path) -> Subject:
