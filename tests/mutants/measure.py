@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 from pytorch_fsdp2_dcp.validate.errors import UserError
+from pytorch_fsdp2_dcp.validate.files import replace_file
 from pytorch_fsdp2_dcp.validate.launch import launcher
 from pytorch_fsdp2_dcp.validate.linter import lint_one
 from pytorch_fsdp2_dcp.validate.proofs import PROOFS
@@ -75,9 +76,11 @@ def judged(program: Program, *, every: bool = False, only: Sequence[str] = ORDER
             except UserError as error:
                 fails, reason = False, f"not tried: {error}"
             yield Verdict(name, fails, reason, round(time.monotonic() - started, 1))
-            if not fails and not _completed(bench):
-                yield Verdict("end", True, reason)
-            if (fails and not every) or not _completed(bench):
+            if fails and not every:
+                return
+            if not _completed(bench):
+                if not fails:
+                    yield Verdict("end", True, reason)
                 return
 
 
@@ -108,8 +111,7 @@ def remembered(program: Program, *, every: bool) -> list[Verdict]:
     verdicts = list(judged(program, every=every))
     CACHE.mkdir(parents=True, exist_ok=True)
     kept = {"name": program.name, "every": every, "verdicts": [dataclasses.asdict(v) for v in verdicts]}
-    (new := path.with_suffix(".new")).write_text(json.dumps(kept, indent=1))
-    new.replace(path)
+    replace_file(path, json.dumps(kept, indent=1).encode(), 0o644)
     return verdicts
 
 
