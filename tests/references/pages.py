@@ -15,6 +15,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,6 +131,17 @@ def pages() -> list[Page]:
 def programs() -> list[Program]:
     """Those of all pages, without the set-up, which they all begin with."""
     return [program for page in pages() if page.path != SETUP for program in page.programs]
+
+
+def transcript(page: Page, cwd: Path) -> Iterator[tuple[str, str]]:
+    """What each shell block of a page prints in a folder, and the block after it, which is what it should print."""
+    for command, printed in zip(page.blocks[::2], page.blocks[1::2], strict=True):
+        assert (command.language, printed.language) == ("bash", "text")
+        script = command.text.replace("python <skill-dir>", f"'{sys.executable}' '{SKILL}'")
+        process = subprocess.run(
+            ["bash", "-c", script], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        yield process.stdout, printed.text
 
 
 def setup_text() -> str:
