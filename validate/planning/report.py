@@ -146,15 +146,12 @@ def _savings(savings: Sequence[Saving]) -> list[str]:
     head = ["", "host memory of a rank", "training stops for", "save every (Young, Daly)", "time lost"]
     rows = [head]
     for saving in savings:
-        every = (
-            ""
-            if saving.interval is None
-            else f"{shown_seconds(saving.interval.young)}, {shown_seconds(saving.interval.daly)}"
-        )
-        lost = "" if saving.interval is None else f"{saving.interval.lost:.2%}"
-        rows.append(
-            [saving.mode, size(saving.host), "" if saving.stall is None else shown_seconds(saving.stall), every, lost]
-        )
+        stall = "" if saving.stall is None else shown_seconds(saving.stall)
+        every = lost = ""
+        if saving.interval is not None:
+            every = f"{shown_seconds(saving.interval.young)}, {shown_seconds(saving.interval.daly)}"
+            lost = f"{saving.interval.lost:.2%}"
+        rows.append([saving.mode, size(saving.host), stall, every, lost])
     used = [column for column in range(len(head)) if column == 0 or any(row[column] for row in rows[1:])]
     return [*_table([[row[column] for column in used] for row in rows]), *(f"  {s.mode}: {s.why}" for s in savings)]
 

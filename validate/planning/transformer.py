@@ -123,7 +123,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"--config {file}: {reason}; expected a config.json of Hugging Face, or its folder") from error
     if not isinstance(config, dict):
         raise UserError(f"--config {file}: is no JSON object; expected a config.json of Hugging Face, or its folder")
-    return config.get("text_config", config) if isinstance(config.get("text_config", {}), dict) else config
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
 
 
 def from_config(config: Mapping[str, Any], where: str) -> Transformer:
@@ -134,9 +135,7 @@ def from_config(config: Mapping[str, Any], where: str) -> Transformer:
                 f"--config {where}: has {name}, and the formulas know no experts; expected transformers installed and "
                 "a mesh without tp, by which the model itself is built"
             )
-    found: dict[str, int] = {}
-    for quantity, names in _FIELDS.items():
-        found[quantity] = _number(config, names, where)
+    found = {quantity: _number(config, names, where) for quantity, names in _FIELDS.items()}
     hidden, heads = found["hidden"], found["heads"]
     head_width = _optional(config, "head_dim", where) or hidden // heads
     gated = config.get("model_type") not in _UNGATED
