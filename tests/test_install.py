@@ -86,14 +86,10 @@ def test_the_folder_copied_or_linked_works(way: str, tmp_path: Path) -> None:
     skill = tmp_path / ".claude" / "skills" / NAME
     skill.parent.mkdir(parents=True)
     if way == "copied":
-        shutil.copytree(
-            SKILL, skill, ignore=shutil.ignore_patterns(".git", ".venv", ".*cache", ".cache", "__pycache__")
-        )
-    else:
-        skill.symlink_to(SKILL)
-    if way == "copied":  # the validator looks at the folder's real name, which of a clone is anything
+        shutil.copytree(SKILL, skill, ignore=shutil.ignore_patterns(".git", ".venv", ".*cache", "__pycache__"))
         works(skill, tmp_path)
-    else:
+    else:  # the validator looks at the folder's real name, which of a clone is anything
+        skill.symlink_to(SKILL)
         assert fsdp2("explain", "FS401", cwd=tmp_path).returncode == 0
         command = [sys.executable, str(skill), "explain", "FS401"]
         assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0

@@ -36,7 +36,7 @@ TEXT = ROOT / "tests" / "fixtures" / "text.md"
 CLASSES = {"A": "wrong numerics", "B": "lost state", "C": "hangs", "D": "crashes", "E": "memory"}
 TRAINED = ("--data", str(TEXT), "--batch", "4", "--epochs", "2")
 """A recipe takes 26 optimizer steps by these."""
-FEWER_RANKS = {"tensor_parallel.py": 4}  # else two
+MORE_RANKS = {"tensor_parallel.py": 4}  # else two
 DEADLINE = 120.0  # seconds a run; most take less than five
 
 
@@ -81,7 +81,7 @@ class Program:
 
     def _subject(self, kind: str, script: Path, work: Path) -> Subject:
         args: tuple[str, ...] = ()
-        checkpoint_arg, nproc = None, FEWER_RANKS.get(script.name, 2)
+        checkpoint_arg, nproc = None, MORE_RANKS.get(script.name, 2)
         carried = header.parse(script.read_text()) if kind == "generate" else None
         if carried is not None:
             args = (*carried.proof_args, "--data", str(TEXT))
