@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     Backward,
+    Cast,
     Circumstances,
     Entry,
     Event,
@@ -58,6 +59,7 @@ def test_ranks_part_where_one_calls_another_module() -> None:
 
 BUILT = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="SGD", modules=(MODEL,), stateless=True)
 BACKWARD = does(Backward)
+CAST = does(Cast, module=MODEL, dtype="bfloat16")
 
 
 def steps(changed: bool | None, gradients: bool | None = True, optimizer: Ref = OPTIMIZER) -> Step:
@@ -75,8 +77,9 @@ def steps(changed: bool | None, gradients: bool | None = True, optimizer: Ref = 
         ([BUILT, BACKWARD, steps(True), steps(False, False, OTHER_OPTIMIZER)], [("FS414", 4)]),
         ([BUILT, does(Sharded, module=MODEL), BACKWARD, steps(False, False)], [("FS401", 1)]),
         ([BUILT, does(GradientSyncSet, module=MODEL, on=False), BACKWARD, steps(False)], [("FS405", 4)]),
+        ([does(Sharded, module=MODEL), BUILT, CAST, BACKWARD, steps(False)], [("FS205", 3)]),
     ],
-    ids=["once", "after a warm-up", "later", "unknown", "not trained", "one of two", "dead", "not reduced"],
+    ids=["once", "after a warm-up", "later", "unknown", "not trained", "one of two", "dead", "not reduced", "rounded"],
 )
 def test_an_optimizer_no_step_of_which_changes_anything(program: list[Step], expected: list[tuple[str, int]]) -> None:
     assert saw(*program) == expected

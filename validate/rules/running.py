@@ -23,6 +23,7 @@ from ..findings import Finding, Severity
 from ..trace import Trace
 from .base import PROBE, Rule, listed
 from .loop import GradientSyncLeftOff
+from .numbers import CastAfterSharding, LowPrecisionMasters
 from .optimizer import OptimizerBeforeSharding, OptimizerOverUnshardedParameters
 
 
@@ -93,7 +94,13 @@ class UpdatesNothing(Rule):
         return any(trace.between(earlier[-1], stepped, Backward) if earlier else trace.before(stepped, Backward))
 
 
-_CAUSES = (OptimizerBeforeSharding(), OptimizerOverUnshardedParameters(), GradientSyncLeftOff())
+_CAUSES = (
+    OptimizerBeforeSharding(),
+    OptimizerOverUnshardedParameters(),
+    GradientSyncLeftOff(),
+    CastAfterSharding(),
+    LowPrecisionMasters(),
+)
 
 
 class BuffersDifferAcrossRanks(Rule):
