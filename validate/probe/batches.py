@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from .digest import digest, local_part
+from .digest import digest, local_part, tensors
 from .figures import DRAWS, NORMALISES
 from .modules import dtype_name, parameters
 
@@ -29,7 +29,7 @@ class Batches:
 
     def entered(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The program calls a module, to train it."""
-        self._samples.update(_samples([*_tensors(args), *_tensors(kwargs)]))
+        self._samples.update(_samples(tensors((args, kwargs))))
         self._entered = generators()
         if id(module) not in self._normalises:
             norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm)]
@@ -71,20 +71,12 @@ def _dtypes(module: nn.Module) -> Iterator[torch.dtype]:
                 yield torch.get_autocast_dtype(device)
 
 
-def _samples(tensors: list[torch.Tensor]) -> Iterator[int]:
+def _samples(given: Iterable[torch.Tensor]) -> Iterator[int]:
     """A digest of each sample: the rows, along the first dimension, of all tensors that have as many."""
-    locals_ = [local for tensor in tensors if (local := local_part(tensor)) is not None and local.dim() > 0]
+    locals_ = [local for tensor in given if (local := local_part(tensor)) is not None and local.dim() > 0]
     if not locals_ or not len(locals_[0]):
         return
     count = len(locals_[0])
     rows = [local.detach().cpu().contiguous() for local in locals_ if len(local) == count]
     for index in range(count) if count <= MOST else (slice(None),):
         yield zlib.crc32(repr([digest(row[index]) for row in rows]).encode())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch.utils.data import (
 from torch.utils.data import dataloader as loaders
 
 from ..events import BatchesDrawn, BatchesPassedOver, LoaderBuilt, Ref, SamplerBuilt
-from .digest import digest
+from .digest import digest, tensors
 from .frames import program_frame
 from .identity import Objects
 from .observer import Call, Handler, Observer
@@ -132,15 +131,7 @@ def _rewinds(loader: DataLoader[Any]) -> bool:
 
 def _digest(batch: Any) -> int | None:
     """The digest of a batch; None where it has no two samples that differ, as all batches of its kind may be alike."""
-    tensors = list(_tensors(batch))
-    if not any(t.dim() > 0 and len(t) > 1 and bool((t != t[:1]).any()) for t in tensors):
+    found = list(tensors(batch))
+    if not any(t.dim() > 0 and len(t) > 1 and bool((t != t[:1]).any()) for t in found):
         return None
-    return zlib.crc32(repr([digest(t) for t in tensors]).encode())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
+    return zlib.crc32(repr([digest(t) for t in found]).encode())

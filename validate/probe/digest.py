@@ -1,12 +1,15 @@
-"""Digests of tensors, from the bytes of this rank's part of them."""
+"""The tensors in nested values, this rank's part of a tensor and its place in the whole, and digests of its bytes."""
 
 from __future__ import annotations
 
 import ctypes
 import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -26,6 +29,23 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 _READABLE = (torch.Tensor, torch.nn.Parameter)
+
+
+def block(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where this rank's part of a tensor lies in the whole: its offsets, and its sizes."""
+    if not isinstance(tensor, DTensor):
+        return (0,) * tensor.dim(), tuple(tensor.shape)
+    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(offsets), tuple(sizes)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested mappings, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors(part)
 
 
 def digest(tensor: torch.Tensor) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from ..events import (
     Ref,
     SignalHandled,
 )
+from .digest import tensors
 from .observer import Call, Handler, Observer
 from .reductions import Reductions
 
@@ -166,15 +166,7 @@ def misses(state: Any, group: Any) -> bool | None:
     if not isinstance(group, dist.ProcessGroup):
         return None
     members = set(dist.get_process_group_ranks(group))
-    return any(not _holders(tensor) <= members for tensor in _sharded(state))
-
-
-def _sharded(value: Any) -> Iterator[DTensor]:
-    if isinstance(value, DTensor):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _sharded(part)
+    return any(not _holders(tensor) <= members for tensor in tensors(state) if isinstance(tensor, DTensor))
 
 
 def _holders(tensor: DTensor) -> set[int]:

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ..fingerprint import fingerprint
-from .digest import local_part
+from .digest import block, local_part
 from .modules import dtype_name
 from .whole import Part
 
@@ -21,17 +20,11 @@ CASTS = (torch.float32, torch.bfloat16, torch.float16)  # what weights are expor
 def part(tensor: torch.Tensor, *, casts: bool = False) -> Part | None:
     """This rank's part of a tensor; None where it cannot be read, or is a summand of what the tensor is."""
     local = local_part(tensor)
-    if local is None:
+    if local is None or (isinstance(tensor, DTensor) and any(p.is_partial() for p in tensor.placements)):
         return None
-    sizes: tuple[int, ...] = tuple(local.shape)
-    offsets: tuple[int, ...] = (0,) * len(sizes)
-    if isinstance(tensor, DTensor):
-        if any(placement.is_partial() for placement in tensor.placements):
-            return None
-        expected, found = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-        if tuple(expected) != sizes:
-            return None
-        offsets = tuple(found) if local.numel() else offsets
+    offsets, sizes = block(tensor)
+    if sizes != tuple(local.shape):
+        return None
     with torch.no_grad():
         local = local.detach().cpu().contiguous()
         others = [d for d in CASTS if d != local.dtype] if casts and local.is_floating_point() else []

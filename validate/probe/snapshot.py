@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from .digest import digest
+from .digest import block, digest
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -24,16 +22,9 @@ def snapshot(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for key, value in flatten_state_dict(state)[0].items():
         if isinstance(value, torch.Tensor):
             if (crc := digest(value)) is not None and value.numel():
-                offsets, sizes = _block(value)
+                offsets, sizes = block(value)
                 if 0 not in sizes:
                     found[key] = {"crc": crc, "offsets": offsets, "sizes": sizes}
         elif isinstance(value, PLAIN):
             found[key] = {"value": repr(value)}
     return found
-
-
-def _block(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
-    if not isinstance(tensor, DTensor):
-        return [0] * tensor.dim(), list(tensor.shape)
-    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return list(offsets), list(sizes)
