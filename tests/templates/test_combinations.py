@@ -19,7 +19,7 @@ from pytorch_fsdp2_dcp.templates.render import render
 from pytorch_fsdp2_dcp.validate import header
 from pytorch_fsdp2_dcp.validate.launch import launcher
 from pytorch_fsdp2_dcp.validate.proofs.bench import Bench, Subject
-from pytorch_fsdp2_dcp.validate.proofs.resume import Resume, measured
+from pytorch_fsdp2_dcp.validate.proofs.resume import Resume
 from pytorch_fsdp2_dcp.validate.proofs.trace import RulesHold
 
 from ..combinations import Row
@@ -60,9 +60,7 @@ def test_a_combination_trains_keeps_the_rules_and_resumes_exactly(row: Row, tmp_
     for proof in (RulesHold(), Resume()):
         verdict = proof.prove(bench)
         assert verdict.status == "pass", verdict
-    by_rank = [
-        [statistics.mean(step.losses) for step in rank if step.step > 0] for rank in measured(bench.straight.run)
-    ]
+    by_rank = [[statistics.mean(step.losses) for step in rank if step.step > 0] for rank in bench.straight.measured]
     losses = [statistics.mean(ranks) for ranks in zip(*by_rank, strict=True)]
     assert len(losses) == 8
     assert losses[-1] < losses[0], losses

@@ -21,11 +21,10 @@ from ..errors import UserError
 from ..events import AsyncSaved
 from ..launch.job import Fault, Run
 from ..launch.places import Places
-from ..probe.merge import merge
 from ..probe.record import notes
 from ..report import plural
 from .base import CannotProve, DoesNotApply, Proof, Verdict
-from .bench import Bench, Measured, completed, describe_hang, how_it_ended, measured
+from .bench import Bench, Measured
 from .ground import Ground, ground
 from .resume import first_difference
 
@@ -73,24 +72,18 @@ class Asynchronous(Proof):
     def _held(self, bench: Bench, found: Ground, held: AsyncSaved, figures: dict[str, Any]) -> str | None:
         """What is wrong with the save whose writing is held; None where nothing is."""
         step = held.when.step or 0
-        place = bench.place()
         until = _until(found, held)
         fault = Fault(harm="hold", phase="writing", after=step, until=until)
-        run = bench.run(place, stop_after=until, fault=fault)
-        traces = merge(run)
+        ran = bench.run(bench.place(), stop_after=until, fault=fault)
+        run = ran.run
         situation = f"while the save of step {step} is written slowly"
-        if run.hung:
-            return f"{situation}, the ranks are {describe_hang(run, traces)}"
-        if not completed(run, traces):
-            return f"{situation}, {how_it_ended(run)}"
-        after = measured(run)
-        if difference := first_difference(found.whole, after, offset=0):
+        if ran.broken:
+            return f"{situation}, {ran.broken}"
+        if difference := first_difference(found.whole, ran.measured, offset=0):
             figures["first_difference"] = vars(difference)
             return f"{situation}, the loop computes something else: the first difference is the {difference}"
         figures["steps_meanwhile"] = _meanwhile(run, step)
-        target = next(
-            (e.target for e in traces[0].events if isinstance(e, AsyncSaved) and e.when.step == step), held.target
-        )
+        target = next((save.target for save in ran.traces[0].of(AsyncSaved) if save.when.step == step), held.target)
         try:
             checkpoint = survey(open_folder(str(run.job.cwd / (target or ""))))
         except UserError as error:
@@ -104,7 +97,7 @@ class Asynchronous(Proof):
             raise CannotProve("the checkpoint has no key of the state that was saved; expected DCP's own names")
         figures["tensors"] = len({key for entries in given for key in entries if "crc" in entries[key]})
         figures["values"] = len(known) - figures["tensors"]
-        changed = list(_changed(checkpoint.folder, checkpoint.contents, given, after, step))
+        changed = list(_changed(checkpoint.folder, checkpoint.contents, given, ran.measured, step))
         figures["changed"] = [vars(one) for one in changed[:NAMED]]
         if not changed:
             return None
@@ -118,13 +111,14 @@ class Asynchronous(Proof):
 
     def _failing(self, bench: Bench, found: Ground, figures: dict[str, Any]) -> str | None:
         """What is wrong with how the script ends when its saves fail; None where nothing is."""
-        _, run = bench.full_disk(found.middle)
+        ran = bench.full_disk(found.middle)
+        run = ran.run
         figures["exit_codes_when_saves_fail"] = [end.code for end in run.ends]
         situation = f"with the disk full from the save of step {found.middle} on"
         if not Places(run.records.parent).struck.exists():
             return None
         if run.hung:
-            return f"{situation}, the ranks are {describe_hang(run, merge(run))}"
+            return f"{situation}, {ran.broken}"
         if finished := [end.rank for end in run.ends if end.code == 0]:
             return f"{situation}, rank {finished[0]} ends with exit code 0 all the same: nobody looked at the future"
         return None

@@ -86,7 +86,7 @@ class Bench:
         self._scratch = scratch
         self._places = 0
         self._runs = 0
-        self._full_disks: dict[int, tuple[Place, Run]] = {}
+        self._full_disks: dict[int, Ran] = {}
 
     def place(self) -> Place:
         """A fresh place without checkpoints."""
@@ -119,7 +119,7 @@ class Bench:
         topology: Topology | None = None,
         args: tuple[str, ...] = (),
         fault: Fault | None = None,
-    ) -> Run:
+    ) -> Ran:
         """Run the subject in `place`, with its own arguments and nothing changed but the checkpoint directory.
 
         `topology`: on other ranks than its own. `args`: more arguments. `whole_after`: the step after which the probe
@@ -150,7 +150,7 @@ class Bench:
             ),
         )
         with self.progress.run(fault):
-            return self.launcher.run(job)
+            return Ran(place, self.launcher.run(job))
 
     def left(self, saved: int) -> int | None:
         """After how many steps a run ends that continues after step `saved`, where runs are ended at all."""
@@ -163,12 +163,11 @@ class Bench:
         folder.mkdir()
         return folder / name
 
-    def full_disk(self, after: int) -> tuple[Place, Run]:
-        """A run from scratch whose disk is full from the first save after that many steps on, and its place."""
+    def full_disk(self, after: int) -> Ran:
+        """A run from scratch whose disk is full from the first save after that many steps on."""
         if after not in self._full_disks:
-            place = self.place()
-            run = self.run(place, fault=Fault(harm="full disk", phase="writing", after=after))
-            self._full_disks[after] = place, run
+            fault = Fault(harm="full disk", phase="writing", after=after)
+            self._full_disks[after] = self.run(self.place(), fault=fault)
         return self._full_disks[after]
 
     @property
@@ -184,9 +183,8 @@ class Bench:
 
     @functools.cached_property
     def _straight(self) -> Straight:
-        place = self.place()
-        run = self.run(place)
-        return Straight(place, run, merge(run))
+        ran = self.run(self.place())
+        return Straight(ran.place, ran.run)
 
     @functools.cached_property
     def stopped(self) -> Stopped:
@@ -195,9 +193,8 @@ class Bench:
         What continues it does so in a copy of its place, as more than one does.
         """
         saved = self.straight.checkpoint_between()
-        place = self.place()
-        run = self.run(place, stop_after=saved + 1, whole_after=saved)
-        return Stopped(place, run, merge(run), saved)
+        ran = self.run(self.place(), stop_after=saved + 1, whole_after=saved)
+        return Stopped(ran.place, ran.run, saved)
 
     @functools.cached_property
     def without_dropout(self) -> Bench:
@@ -210,27 +207,58 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """A run that was killed after step `saved` + 1, when it had saved after step `saved`."""
+class Ran:
+    """A run in its place, and what the probe saw of it."""
 
     place: Place
     run: Run
-    traces: tuple[Trace, ...]
-    saved: int
 
-    @property
-    def broken(self) -> str | None:
-        """How it ended, where it did not end as it was meant to."""
-        return broken(self.run, self.traces)
+    @functools.cached_property
+    def traces(self) -> tuple[Trace, ...]:
+        """What each rank did."""
+        return merge(self.run)
 
     @functools.cached_property
     def measured(self) -> Measured:
         """What the probe measured, by rank."""
-        return measured(self.run)
+        return tuple(figures(self.run, end.rank) for end in self.run.ends)
+
+    @property
+    def steps(self) -> int:
+        """How many optimizer steps it took."""
+        return self.measured[0][-1].step if self.measured[0] else 0
+
+    @property
+    def completed(self) -> bool:
+        """Whether every rank came to its end by itself, or was stopped by the probe where that was asked for.
+
+        A process that leaves while torch's threads still talk is now and then aborted after the script's last line;
+        then all its work was done.
+        """
+        stopped = self.run.job.probe.stop_after is not None
+        done = [any(exited.code == 0 for exited in trace.of(Exited)) for trace in self.traces]
+        return all(
+            end.code == 0 or (stopped and end.code == -signal.SIGKILL) or (finished and end.code == -signal.SIGABRT)
+            for end, finished in zip(self.run.ends, done, strict=True)
+        )
+
+    @property
+    def broken(self) -> str | None:
+        """How it ended, where it did not end as it was meant to."""
+        if self.run.hung:
+            return f"the ranks are {describe_hang(self.run, self.traces)}"
+        return None if self.completed else how_it_ended(self.run)
+
+
+@dataclass(frozen=True)
+class Stopped(Ran):
+    """A run that was killed after step `saved` + 1, when it had saved after step `saved`."""
+
+    saved: int
 
     def saved_to(self) -> list[Path]:
         """The folders that the checkpoint is in."""
-        saves = [e for e in self.traces[0].events if isinstance(e, Saved | AsyncSaved) and e.when.step == self.saved]
+        saves = [save for save in saves_of(self.traces[0]) if save.when.step == self.saved]
         folders = [self.run.job.cwd / save.target for save in saves if save.target is not None]
         return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
@@ -242,23 +270,8 @@ class Stopped:
         return state
 
 
-@dataclass(frozen=True)
-class Straight:
-    """The uninterrupted run and what the probe saw of it."""
-
-    place: Place
-    run: Run
-    traces: tuple[Trace, ...]
-
-    @functools.cached_property
-    def measured(self) -> Measured:
-        """What the probe measured, by rank."""
-        return measured(self.run)
-
-    @property
-    def steps(self) -> int:
-        """How many optimizer steps it took."""
-        return self.measured[0][-1].step if self.measured[0] else 0
+class Straight(Ran):
+    """The uninterrupted run."""
 
     def trained(self) -> int:
         """How many optimizer steps it took. Raises CannotProve if it took none or did not run to its end."""
@@ -291,14 +304,9 @@ class Straight:
             )
         return min(between, key=lambda s: abs(2 * s - steps))
 
-    @property
-    def completed(self) -> bool:
-        """Whether every rank ended as it should."""
-        return completed(self.run, self.traces)
-
     def saves(self) -> list[Saved | AsyncSaved]:
         """The DCP saves of rank 0, in order. Raises UserError for one outside the place of this run."""
-        saves: list[Saved | AsyncSaved] = [e for e in self.traces[0].events if isinstance(e, Saved | AsyncSaved)]
+        saves = saves_of(self.traces[0])
         for save in saves:
             target = self._resolve(save.target)
             if target is not None and not target.is_relative_to(self.place.saves_below.resolve()):
@@ -310,7 +318,6 @@ class Straight:
 
     def check(self) -> None:
         """Raise UserError for a script that is no distributed program, or needs what is not here."""
-        events = [e for trace in self.traces for e in trace.events]
         script = self.run.job.script.name
         for end in self.run.ends:
             error = end.error or ""
@@ -324,7 +331,7 @@ class Straight:
                     f"{script} asks for input: {how_it_ended(self.run)}; expected a script that runs by itself, for "
                     "stdin is empty here as under torchrun"
                 )
-        if self.completed and not any(isinstance(e, GroupInitialised | MeshCreated) for e in events):
+        if self.completed and not any(any(trace.of(GroupInitialised, MeshCreated)) for trace in self.traces):
             raise UserError(
                 f"{script} never initialises a process group; expected a script for torchrun "
                 "that calls torch.distributed.init_process_group"
@@ -339,30 +346,9 @@ class Straight:
         return None if target is None else Path(os.path.realpath(self.run.job.cwd / target))
 
 
-def measured(run: Run) -> Measured:
-    """What the probe measured in `run`, by rank."""
-    return tuple(figures(run, end.rank) for end in run.ends)
-
-
-def broken(run: Run, traces: tuple[Trace, ...]) -> str | None:
-    """How a run ended that did not end as it was meant to."""
-    if run.hung:
-        return f"the ranks are {describe_hang(run, traces)}"
-    return None if completed(run, traces) else how_it_ended(run)
-
-
-def completed(run: Run, traces: tuple[Trace, ...]) -> bool:
-    """Whether every rank came to its end by itself, or was stopped by the probe where that was asked for.
-
-    A process that leaves while torch's threads still talk is now and then aborted after the script's last line; then
-    all its work was done.
-    """
-    stopped = run.job.probe.stop_after is not None
-    done = [any(exited.code == 0 for exited in trace.of(Exited)) for trace in traces]
-    return all(
-        end.code == 0 or (stopped and end.code == -signal.SIGKILL) or (finished and end.code == -signal.SIGABRT)
-        for end, finished in zip(run.ends, done, strict=True)
-    )
+def saves_of(trace: Trace) -> list[Saved | AsyncSaved]:
+    """The saves of a rank by DCP, in order."""
+    return list(trace.of(Saved, AsyncSaved))
 
 
 def how_it_ended(run: Run) -> str:

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..events import AsyncSaved, Awaited, DirectoryRemoved, Saved
-from ..launch.job import Fault, Harm, Phase, Run
+from ..launch.job import Fault, Harm, Phase
 from ..launch.places import Places
-from ..probe.merge import merge
 from ..report import plural
-from ..trace import Trace
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, Place, completed, describe_hang, how_it_ended, measured
+from .bench import Bench, Measured, Place, Ran, describe_hang, how_it_ended, saves_of
 from .damage import Damage, newest, plant, problem
 from .ground import Ground, ground
 from .resume import first_difference, restored_difference
@@ -121,8 +119,8 @@ class Examination:
         self.cuts: list[dict[str, Any]] = []
         self.not_seen: list[str] = []
         self._runs = 0
-        place, self._full_disk = bench.full_disk(found.middle)
-        self._chain = Chain(place)
+        self._full_disk = bench.full_disk(found.middle)
+        self._chain = Chain(self._full_disk.place)
         self._asynchronous = [save for save in found.saves if isinstance(save, AsyncSaved)]
         removed = [event.target for trace in bench.straight.traces for event in trace.of(DirectoryRemoved)]
         self._removes = any(bench.straight.below(target) for target in removed)
@@ -149,18 +147,18 @@ class Examination:
             return
         chain = self._chain
         after = self.ground.middle if not chain.cuts and cut.phase != "removal" else 1
-        run, traces, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after))
-        places = Places(run.records.parent)
+        ran, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after))
+        places = Places(ran.run.records.parent)
         if not places.struck.exists():
-            self._at_its_end(run, traces, began)
+            self._at_its_end(ran, began)
             self.not_seen.append(str(cut))
             self._chain = Chain(self.bench.place())
             return
         struck = json.loads(places.struck.read_text())
-        reached = began + max((figures[-1].step for figures in measured(run) if figures), default=0)
+        reached = began + max((figures[-1].step for figures in ran.measured if figures), default=0)
         if cut.harm in ("full disk", "kill writer"):
-            self._told(cut, run, traces, began + struck["step"])
-        known = self._known(run, traces, began, None if cut.phase == "removal" else began + struck["step"])
+            self._told(cut, ran, began + struck["step"])
+        known = self._known(ran, began, None if cut.phase == "removal" else began + struck["step"])
         chain.enough = max(chain.enough, began, *known)
         chain.whole = max(chain.enough, began + struck["step"] if cut.phase == "published" else 0)
         seen: dict[str, Any] = {"cut": str(cut), "harm": cut.harm, "phase": cut.phase, "ended_after_step": reached}
@@ -181,24 +179,22 @@ class Examination:
         if self._chain.cuts:
             self._at_its_end(*self._go_on(None))
 
-    def _go_on(self, fault: Fault | None) -> tuple[Run, tuple[Trace, ...], int]:
+    def _go_on(self, fault: Fault | None) -> tuple[Ran, int]:
         """Start the script in the chain's place; its run, and the step from which it began."""
         chain, steps = self._chain, self.ground.steps
         if fault is not None and fault.harm == "full disk":
-            run = self._full_disk
+            ran = self._full_disk
         else:
-            run = self.bench.run(chain.place, stop_after=self.bench.left(chain.enough), fault=fault)
+            ran = self.bench.run(chain.place, stop_after=self.bench.left(chain.enough), fault=fault)
         self._runs += 1
-        traces = merge(run)
-        if run.hung:
-            raise Broken(f"{chain.situation}: {describe_hang(run, traces)}")
-        figures = measured(run)
+        if ran.run.hung:
+            raise Broken(f"{chain.situation}: {describe_hang(ran.run, ran.traces)}")
+        figures = ran.measured
         if not all(figures):
-            if chain.whole >= steps and completed(run, traces):
-                began = steps  # nothing is left to do
-                self._resumed(began)
-                return run, traces, began
-            raise Broken(f"{chain.situation}: {how_it_ended(run)}, before it has taken a step")
+            if chain.whole >= steps and ran.completed:
+                self._resumed(steps)  # nothing is left to do
+                return ran, steps
+            raise Broken(f"{chain.situation}: {how_it_ended(ran.run)}, before it has taken a step")
         found = self._began(figures)
         if found is None:
             raise Broken(f"{chain.situation}: it begins with parameters that the straight run had after no step")
@@ -212,9 +208,9 @@ class Examination:
             if not chain.cuts:
                 raise Broken(f"two runs from scratch differ, so nothing that follows can be exact: {difference}")
             raise Broken(f"{chain.situation}: the first difference is the {difference}")
-        return run, traces, found
+        return ran, found
 
-    def _began(self, figures: Any) -> int | None:
+    def _began(self, figures: Measured) -> int | None:
         """The step of the straight run that left the parameters with which every rank began."""
         alike = [
             step
@@ -232,29 +228,31 @@ class Examination:
             last = self._chain.cuts[-1]
             last |= {"resumed_from_step": began, "steps_lost": last["ended_after_step"] - began}
 
-    def _told(self, cut: Cut, run: Run, traces: tuple[Trace, ...], step: int) -> None:
+    def _told(self, cut: Cut, ran: Ran, step: int) -> None:
         """A save has failed without anybody being killed: the script must have told of it by how it ended."""
-        if any(end.code == 0 for end in run.ends):
+        if finished := [end.rank for end in ran.run.ends if end.code == 0]:
             newest_one = newest(self._chain.place.saves_below)
-            if cut.harm == "kill writer" and completed(run, traces) and newest_one and problem(newest_one) is None:
+            if cut.harm == "kill writer" and ran.completed and newest_one and problem(newest_one) is None:
                 return  # it has tried again
-            rank = next(end.rank for end in run.ends if end.code == 0)
-            raise Broken(f"with {cut}, in the save of step {step}, rank {rank} ends with exit code 0 all the same")
+            raise Broken(
+                f"with {cut}, in the save of step {step}, rank {finished[0]} ends with exit code 0 all the same"
+            )
 
-    def _known(self, run: Run, traces: tuple[Trace, ...], began: int, struck: int | None) -> list[int]:
+    def _known(self, ran: Ran, began: int, struck: int | None) -> list[int]:
         """The steps whose save had ended, as the program could know, when the save of step `struck` was cut."""
-        awaited = {event.future for event in traces[0].of(Awaited)}
+        awaited = {event.future for event in ran.traces[0].of(Awaited)}
         known = []
-        for save in traces[0].events:
-            if not isinstance(save, Saved | AsyncSaved) or (step := began + (save.when.step or 0)) == struck:
+        for save in saves_of(ran.traces[0]):
+            step = began + (save.when.step or 0)
+            if struck is not None and step >= struck:
                 continue
             if isinstance(save, Saved):
                 done = save.when.finished
             else:
                 done = save.future in awaited or (
-                    save.target is not None and problem(run.job.cwd / save.target) is None
+                    save.target is not None and problem(ran.run.job.cwd / save.target) is None
                 )
-            if done and (struck is None or step < struck):
+            if done:
                 known.append(step)
         return known
 
@@ -269,17 +267,15 @@ class Examination:
         below = chain.place.saves_below
         return plant(damage, below / at, below / whole if whole else None)
 
-    def _at_its_end(self, run: Run, traces: tuple[Trace, ...], began: int) -> None:
-        situation = self._chain.situation
-        if not completed(run, traces):
-            raise Broken(f"{situation}: {how_it_ended(run)}")
-        taken = measured(run)[0][-1].step if measured(run)[0] else 0
+    def _at_its_end(self, ran: Ran, began: int) -> None:
+        situation, taken = self._chain.situation, ran.steps
+        if not ran.completed:
+            raise Broken(f"{situation}: {how_it_ended(ran.run)}")
         if began + taken != self.ground.steps and self.bench.subject.stop_after is None:
             raise Broken(
                 f"{situation}: it took {plural(taken, 'step')} where {self.ground.steps - began} were left after the "
                 f"checkpoint of step {began}"
             )
-        saves = any(isinstance(event, Saved | AsyncSaved) for event in traces[0].events)
         last = newest(self._chain.place.saves_below)
-        if saves and last is not None and (why := problem(last)) is not None:
+        if saves_of(ran.traces[0]) and last is not None and (why := problem(last)) is not None:
             raise Broken(f"{situation}: at its end, its newest checkpoint {last.name} is not whole: {why}")

@@ -19,13 +19,11 @@ from .. import convert
 from ..conversion.entries import open_source
 from ..errors import UserError
 from ..events import Entry, Form, Kind, OptimizerBuilt, TorchSaved, Via
-from ..launch.job import Run
-from ..probe.merge import merge
 from ..probe.whole import WholeState, whole_state
 from ..report import plural
 from ..trace import Trace
 from .base import CannotProve, DoesNotApply, Proof, Verdict
-from .bench import Bench, broken
+from .bench import Bench, Ran
 from .exported import Examined, examine, find, models
 
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # dtypes as a generated script is asked for them
@@ -79,10 +77,10 @@ def _written(bench: Bench) -> tuple[str, Examined]:
 def _asked_file(bench: Bench, kind: str) -> tuple[str, Examined]:
     """That of a generated script."""
     path = bench.file(f"weights.{kind}")
-    run, state = _run(bench, bench.straight.steps, ("--export", str(path)))
+    ran, state = _run(bench, bench.straight.steps, ("--export", str(path)))
     if not path.exists():
         raise CannotProve("it was ended before it exports")
-    given = [b for a, b in zip(run.job.args, run.job.args[1:], strict=False) if a == "--export-dtype"]
+    given = [b for a, b in zip(ran.run.job.args, ran.run.job.args[1:], strict=False) if a == "--export-dtype"]
     source = open_source(str(path))
     if (held := find(source, models(state))) is None:
         return path.name, Examined("", problems=["it holds hardly any of the model's weights"])
@@ -96,10 +94,10 @@ def _own_file(bench: Bench) -> tuple[str, Examined]:
     if not saves:
         raise DoesNotApply("it writes no file that was seen to come from the trained model's state dict")
     step = saves[-1].when.step or 0
-    run, state = _run(bench, step, ())
-    again = [event for event in _weights(merge(run)[0]) if event.when.step == step and event.target is not None]
+    ran, state = _run(bench, step, ())
+    again = [event for event in _weights(ran.traces[0]) if event.when.step == step and event.target is not None]
     for event in reversed(again):
-        path = run.job.cwd / (event.target or "")
+        path = ran.run.job.cwd / (event.target or "")
         source = open_source(str(path))
         if (held := find(source, models(state))) is not None:
             examined = examine(source, *held, dtype=None, every_name=True)
@@ -126,15 +124,15 @@ def _of_model(event: TorchSaved) -> list[Entry]:
     return [e for e in event.entries or () if e.kind is Kind.MODEL and e.form in (Form.FULL, Form.PLAIN)]
 
 
-def _run(bench: Bench, step: int, args: tuple[str, ...]) -> tuple[Run, WholeState]:
+def _run(bench: Bench, step: int, args: tuple[str, ...]) -> tuple[Ran, WholeState]:
     """A run from scratch, and the state that it had after a step."""
-    run = bench.run(bench.place(), whole_after=step, args=args)
-    if how := broken(run, merge(run)):
-        raise CannotProve(how)
-    state = whole_state(run)
+    ran = bench.run(bench.place(), whole_after=step, args=args)
+    if ran.broken:
+        raise CannotProve(ran.broken)
+    state = whole_state(ran.run)
     if state is None:
         raise CannotProve(f"it did not come to step {step}")
-    return run, state
+    return ran, state
 
 
 def _converted(bench: Bench) -> tuple[str, Examined]:

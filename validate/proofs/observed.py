@@ -9,7 +9,7 @@ from typing import Any
 from ..events import AsyncSaved, Awaited, Saved
 from ..probe.timings import Timings, timings
 from ..trace import Trace
-from .bench import Measured, Straight
+from .bench import Measured, Straight, saves_of
 
 Loss = tuple[int, float | None]  # step, and the mean over ranks and micro-batches; None where it is not finite
 
@@ -47,7 +47,7 @@ def _since(zero: float, at: float | None) -> float | None:
 
 def _saves(traces: tuple[Trace, ...], times: list[Timings], zero: float) -> list[dict[str, Any]]:
     """The saves in order, the n-th of each rank taken together."""
-    of_ranks = [[e for e in trace.events if isinstance(e, Saved | AsyncSaved)] for trace in traces]
+    of_ranks = [saves_of(trace) for trace in traces]
     saves: list[dict[str, Any]] = []
     for number, save in enumerate(of_ranks[0]):
         ranks = [

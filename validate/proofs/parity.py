@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..events import Sharded
-from ..probe.merge import merge
 from ..report import plural
 from .base import DoesNotApply, Proof, Verdict
-from .bench import Bench, Straight, broken, measured
+from .bench import Bench, Straight
 from .topology import on
 from .totals import TOLERANCE, Comparison, compare, totals
 
@@ -31,12 +30,10 @@ class Parity(Proof):
         same = bench.without_dropout
         steps = same.straight.trained()
         alone = on(bench.subject, 1)
-        run = same.run(same.place(), topology=alone)
-        if how := broken(run, merge(run)):
-            raise DoesNotApply(f"{bench.subject.script.name} does not run on one rank: {how}")
-        found = compare(
-            totals(same.straight.measured), totals(measured(run)), precision=computed_in(same.straight)
-        )  # fmt: skip
+        ran = same.run(same.place(), topology=alone)
+        if ran.broken:
+            raise DoesNotApply(f"{bench.subject.script.name} does not run on one rank: {ran.broken}")
+        found = compare(totals(same.straight.measured), totals(ran.measured), precision=computed_in(same.straight))
         figures = as_figures(found) | {"dropout_off": same is not bench}
         if found.apart is not None:
             where = f"the first difference is the {found.apart}, on {plural(bench.subject.nproc, 'rank')} and on one"

@@ -14,13 +14,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..findings import Finding
-from ..launch.job import Run
-from ..probe.merge import merge
 from ..probe.whole import differences, whole_state
 from ..report import plural
 from ..rules import judge
 from .base import CannotProve, DoesNotApply, Proof, Verdict
-from .bench import Bench, Stopped, broken, measured
+from .bench import Bench, Ran, Stopped
 from .parity import as_figures, computed_in, in_words
 from .resume import first_difference
 from .topology import Topology, targets
@@ -83,21 +81,20 @@ class Reshard(Proof):
         )
 
     def _continue(self, bench: Bench, stopped: Stopped, topology: Topology) -> Target:
-        run = bench.run(
+        ran = bench.run(
             bench.copy(stopped.place), stop_after=bench.left(stopped.saved), whole_after=0, topology=topology
         )
-        traces = merge(run)
-        if how := broken(run, traces):
-            return self._broken(bench, topology, how, judge(traces))
-        status, reason, figures = _judged(bench, stopped, run)
-        findings = tuple(judge(traces)) if status == "fail" else ()
+        if ran.broken:
+            return self._broken(bench, topology, ran.broken, judge(ran.traces))
+        status, reason, figures = _judged(bench, stopped, ran)
+        findings = tuple(judge(ran.traces)) if status == "fail" else ()
         return Target(topology=topology, status=status, reason=reason, figures=figures, findings=findings)
 
     def _broken(self, bench: Bench, topology: Topology, how: str, findings: Sequence[Finding]) -> Target:
         """A script need not run on every topology; where it does run from scratch, it should go on there too."""
         fresh = bench.run(bench.place(), stop_after=1, topology=topology)
         try:
-            refused = broken(fresh, merge(fresh))
+            refused = fresh.broken
         except UserError as error:
             refused = str(error)
         if refused is not None:
@@ -106,17 +103,16 @@ class Reshard(Proof):
         return Target(topology=topology, status="fail", reason=reason, figures={}, findings=tuple(findings))
 
 
-def _judged(bench: Bench, stopped: Stopped, run: Run) -> tuple[str, str, dict[str, Any]]:
+def _judged(bench: Bench, stopped: Stopped, ran: Ran) -> tuple[str, str, dict[str, Any]]:
     """Status, reason and figures of a run that has continued on other ranks."""
     straight, saved = bench.straight, stopped.saved
     left = straight.steps - saved
-    after = measured(run)
-    took = after[0][-1].step if after[0] else 0
+    took = ran.steps
     figures: dict[str, Any] = {"steps_after_resuming": took, "steps_expected": left}
     if took != left:
         began = "it starts over" if took == straight.steps else f"it takes {plural(took, 'step')}"
         return "fail", f"{began} where {left} were left after the checkpoint of step {saved}", figures
-    loaded = whole_state(run)
+    loaded = whole_state(ran.run)
     assert loaded is not None, "it has stepped"
     lost = list(differences(stopped.state, loaded))
     tensors = sum(len(held) for held in stopped.state.tensors.values()) + len(stopped.state.others)
@@ -128,13 +124,12 @@ def _judged(bench: Bench, stopped: Stopped, run: Run) -> tuple[str, str, dict[st
     equal = f"{plural(tensors, 'tensor')} equal bit for bit after loading"
     if first_difference(straight.measured, stopped.measured, offset=0):
         return "pass", f"{equal}; losses are not compared, as two runs on the same ranks differ already", figures
-    found = compare(
-        totals(straight.measured), totals(after), offset=saved, precision=computed_in(straight)
-    )  # fmt: skip
+    precision = computed_in(straight)
+    found = compare(totals(straight.measured), totals(ran.measured), offset=saved, precision=precision)
     figures |= as_figures(found)
     if found.apart is None:
         return "pass", f"{equal}, {in_words(found)}", figures
     if found.excuse is not None:
         return "pass", f"{equal}; losses cannot be compared: {found.excuse}", figures
-    ranks = f"{plural(bench.subject.nproc, 'rank')} and {run.job.nproc}"
+    ranks = f"{plural(bench.subject.nproc, 'rank')} and {ran.run.job.nproc}"
     return "fail", f"{equal}, but it goes on otherwise: the {found.apart}, on {ranks}", figures

@@ -14,11 +14,10 @@ from typing import Any
 from ..events import Loaded, TorchLoaded
 from ..findings import Finding
 from ..probe.figures import StepFigures
-from ..probe.merge import merge
 from ..report import plural
 from ..rules import judge
 from .base import Proof, Verdict
-from .bench import Bench, Measured, Straight, broken, measured
+from .bench import Bench, Measured, Straight
 from .observed import losses
 
 
@@ -63,19 +62,17 @@ class Resume(Proof):
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
 
         resumed = bench.run(bench.copy(stopped.place), stop_after=bench.left(saved))
-        traces = merge(resumed)
-        findings = judge(traces)  # a load is seen only here: the straight run had nothing to load
-        if how := broken(resumed, traces):
-            return self._fail(f"killed after step {saved + 1} and started again, {how}", figures, findings)
-        after = measured(resumed)
-        took = after[0][-1].step if after[0] else 0
+        findings = judge(resumed.traces)  # a load is seen only here: the straight run had nothing to load
+        if resumed.broken:
+            return self._fail(f"killed after step {saved + 1} and started again, {resumed.broken}", figures, findings)
+        after, took = resumed.measured, resumed.steps
         figures["losses"] = losses(after, offset=saved)
         figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}
         parts: list[str] = []
         if took != steps - saved:
             began = "it started over" if took == steps else f"it took {plural(took, 'step')}"
             parts.append(f"{began} where {steps - saved} were left after the checkpoint of step {saved}")
-        if not any(trace.of(Loaded, TorchLoaded) for trace in traces):
+        if not any(trace.of(Loaded, TorchLoaded) for trace in resumed.traces):
             parts.append("it loaded nothing; expected the same command line to go on (does it need a flag for that?)")
         if lost := restored_difference(whole, after, saved):
             figures["lost"] = lost
@@ -99,12 +96,10 @@ class Resume(Proof):
         """For a script whose only checkpoint is its last state: what a restart begins with must be what was saved."""
         figures: dict[str, Any] = {"steps": steps, "resumed_from_step": steps}
         again = bench.run(straight.place)
-        traces = merge(again)
-        findings = judge(traces)
-        if how := broken(again, traces):
-            return self._fail(f"started again after its end, {how}", figures, findings)
-        after = measured(again)
-        if after[0] and (lost := restored_difference(whole, after, steps)):
+        findings = judge(again.traces)
+        if again.broken:
+            return self._fail(f"started again after its end, {again.broken}", figures, findings)
+        if again.measured[0] and (lost := restored_difference(whole, again.measured, steps)):
             figures["lost"] = lost
             return self._fail(f"started again after its end, {lost}", figures, findings)
         straight.checkpoint_between()  # says that there is none
