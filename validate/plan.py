@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 from .errors import UserError
+from .files import chosen_file, write_chosen
 from .quantities import parse_count, parse_rate, parse_seconds, parse_size
 
 EXAMPLES = (
     "fsdp2 plan --config my_llama/ --mesh dp_shard=-1 --nodes 4 --precision bf16",
     "fsdp2 plan --model my_model:build_model --block my_model:Block --mesh dp_shard=8 --micro-batch 4 --seq-len 1024",
     "fsdp2 plan --params 8B --layers 32 --hidden 4096 --nodes 2 --fits 80GB",
-    "fsdp2 plan --config my_llama/ --nodes 64 --bandwidth 2GB/s --mtbf 2y --restart 10m",
+    "fsdp2 plan --config my_llama/ --nodes 64 --bandwidth 2GB/s --mtbf 2y --restart 10m --plot plan.svg",
     "fsdp2 plan --config my_llama/ --scale --format json",
 )
 
@@ -82,6 +83,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     more.add_argument("--fits", metavar="SIZE", help="propose meshes whose peak is below this, such as 80GB")
     more.add_argument("--scale", action="store_true", help="DCP's planning at 64 to 16384 ranks")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="also draw memory by category and, with --mtbf, the time lost by how often is saved; .png or .svg, "
+        "by matplotlib (extra plot)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,7 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("plan needs torch, which is not installed here; expected torch 2.6 or newer") from error
     from .planning.memory import Training
     from .planning.plan import Question, answer
+    from .planning.plot import SUFFIXES, has_matplotlib, picture
     from .planning.report import as_json, as_text
+
+    target = None if arguments.plot is None else chosen_file("--plot", arguments.plot, SUFFIXES)
+    if target is not None and not has_matplotlib():
+        raise UserError(
+            "--plot needs matplotlib, which is the extra plot and not installed here: pip install matplotlib"
+        )
 
     plan = answer(
         Question(
@@ -122,6 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
             scale=arguments.scale,
         )
     )
+    if target is not None:
+        write_chosen("--plot", target, picture(plan, target.suffix))
     print(json.dumps(as_json(plan), indent=2) if arguments.format == "json" else "\n".join(as_text(plan)))
     sys.stdout.flush()
     return int(plan.limit is not None and not plan.fitting)

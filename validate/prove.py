@@ -27,7 +27,6 @@ import contextlib
 import importlib.util
 import json
 import signal
-import stat
 import sys
 import tempfile
 import threading
@@ -39,7 +38,7 @@ from typing import Any
 
 from . import header, report
 from .errors import UserError
-from .files import replace_file, umask
+from .files import chosen_file, write_chosen
 from .launch import launcher
 from .proofs import PROOFS
 from .proofs.base import DoesNotApply, Proof, Verdict
@@ -105,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     torch_version = _torch_version()
     names = _choose(arguments.prove)
-    target = None if arguments.report is None else _report_target(arguments.report)
+    target = None if arguments.report is None else chosen_file("--report", arguments.report, (".html", ".htm"))
     with _tidy_on_sigterm(), tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
         bench = Bench(
             _subject(arguments),
@@ -131,7 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_as_text(document, verdicts)))
     if target is not None:
-        _write_report(target, document)
+        from .page.render import render  # needs jinja2, which nothing else of this verb does
+
+        write_chosen("--report", target, render(document).encode())
     skipped = [v for v in verdicts if v.status == "skip"]
     impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
     for reason in dict.fromkeys(v.reason for v in (skipped if len(skipped) == len(verdicts) else impossible)):
@@ -152,33 +153,6 @@ def _tidy_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _report_target(name: str) -> Path:
-    """The file to write the report to. Raises UserError where that will not work, before time is spent."""
-    path, name = Path(name), report.printable(name)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--report {name}: expected a name that ends with .html")
-    target = path.resolve()  # through a symbolic link, not over it
-    if target.exists() and not target.is_file():
-        raise UserError(f"--report {name}: not a file; expected a new file, or one to replace")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            return target
-    except OSError as error:
-        raise UserError(
-            f"--report {name}: cannot be written: {error.strerror}; expected a file in a folder of yours"
-        ) from error
-
-
-def _write_report(target: Path, document: dict[str, Any]) -> None:
-    from .page.render import render  # needs jinja2, which nothing else of this verb does
-
-    try:
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask()
-        replace_file(target, render(document).encode(), mode)
-    except OSError as error:
-        raise UserError(f"--report {target}: cannot be written: {error.strerror}") from error
 
 
 def _prove(proof: Proof, bench: Bench) -> tuple[Verdict, float]:

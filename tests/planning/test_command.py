@@ -88,6 +88,31 @@ def test_formulas_come_near_to_the_tracker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plan.pdf", ".png or .svg"),
+        ("nowhere/plan.png", "No such file or directory"),
+        ("folder.svg", "not a file"),
+        ("plan.png", "matplotlib extra plot pip install matplotlib"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    monkeypatch.chdir(tmp_path)
+    planning = "pytorch_fsdp2_dcp.validate.planning"
+    monkeypatch.setattr(f"{planning}.plot.has_matplotlib", lambda: False)
+    monkeypatch.setattr(f"{planning}.plan.answer", lambda question: pytest.fail(f"it planned {question}"))
+    assert main([*NUMBERS, "--plot", name]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    for word in ("--plot", *words.split()):
+        assert word in err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((), "--config --model --params"),

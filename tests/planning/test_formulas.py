@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +39,10 @@ LLAMA_3_8B = {
 def llama() -> Model:
     shape = from_config(LLAMA_3_8B, "config.json")
     return Model("llama", tuple(Parameter(*weight) for weight in shape.weights()), transformer=shape)
+
+
+def training(**other: Any) -> Training:
+    return replace(Training("fp32", "adamw", micro_batch=1, seq_len=2048, checkpointing=False), **other)
 
 
 @pytest.mark.parametrize(("length", "parts"), [(10, 4), (3, 8), (8, 8), (9, 8), (1, 1)])

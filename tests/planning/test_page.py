@@ -20,6 +20,7 @@ def without_seconds(text: str) -> list[list[str]]:
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")  # for --plot
     shutil.copy(NET, tmp_path / "my_model.py")
     page = Page(REFERENCES / "plan.md")
     assert len(page.blocks) == 2 * 5

@@ -89,12 +89,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def as_text(plan: Plan) -> list[str]:
     """The plan in tables."""
-    model, mesh, training, memory = plan.model, plan.mesh, plan.training, plan.memory
+    memory = plan.memory
     lines = [
-        f"{shown(model.name)}: {_count(model.numel)} parameters in {plural(len(model.parameters), 'tensor')}",
-        f"{mesh}: {plural(mesh.world, 'rank')} on {plural(mesh.nodes, 'node')}; {training.precision}, "
-        f"{training.optimizer}, {_batches(training)} × {training.seq_len} tokens, activation "
-        f"checkpointing {'full' if training.checkpointing else 'none'}",
+        *heading(plan),
         "",
         f"memory of a rank (by {HOW[memory.how]})",
     ]
@@ -131,6 +128,17 @@ def as_text(plan: Plan) -> list[str]:
     return lines
 
 
+def heading(plan: Plan) -> list[str]:
+    """What is planned: a line of the model, and one of the run."""
+    model, mesh, training = plan.model, plan.mesh, plan.training
+    return [
+        f"{shown(model.name)}: {_count(model.numel)} parameters in {plural(len(model.parameters), 'tensor')}",
+        f"{mesh}: {plural(mesh.world, 'rank')} on {plural(mesh.nodes, 'node')}; {training.precision}, "
+        f"{training.optimizer}, {_batches(training)} × {training.seq_len} tokens, activation "
+        f"checkpointing {'full' if training.checkpointing else 'none'}",
+    ]
+
+
 def _batches(training: Training) -> str:
     several = f"{training.micro_batches} micro-batches of" if training.micro_batches > 1 else "micro-batch"
     return f"{several} {training.micro_batch}"
@@ -143,15 +151,15 @@ def _rate(plan: Plan) -> str:
 
 
 def _savings(savings: Sequence[Saving]) -> list[str]:
-    head = ["", "host memory of a rank", "training stops for", "save every (Young, Daly)", "time lost"]
+    head = ["", "host memory of a rank", "training stops for", "by Young", "by Daly", "save every", "time lost"]
     rows = [head]
     for saving in savings:
         stall = "" if saving.stall is None else shown_seconds(saving.stall)
-        every = lost = ""
-        if saving.interval is not None:
-            every = f"{shown_seconds(saving.interval.young)}, {shown_seconds(saving.interval.daly)}"
-            lost = f"{saving.interval.lost:.2%}"
-        rows.append([saving.mode, size(saving.host), stall, every, lost])
+        found = saving.interval
+        timed = ["", "", "", ""]
+        if found is not None:
+            timed = [*map(shown_seconds, (found.young, found.daly, found.every)), f"{found.lost:.2%}"]
+        rows.append([saving.mode, size(saving.host), stall, *timed])
     used = [column for column in range(len(head)) if column == 0 or any(row[column] for row in rows[1:])]
     return [*_table([[row[column] for column in used] for row in rows]), *(f"  {s.mode}: {s.why}" for s in savings)]
 
