@@ -514,7 +514,8 @@ class ForwardEntered(Event):
     trained; None where unknown. `on_meta`: its parameters are on the meta device still. `unset`: what in it was never
     given a value; None where there is no such thing, or none that is known. `alike`: whether the ranks had the same
     weights in it when it was sharded, as far as nothing has set them since; None where unknown. The reader says so only
-    where they had not when it was built or loaded.
+    where they had not when it was built or loaded. `same_samples` (probe): ranks that average their gradients with this
+    one, and were given the very samples that it was given, in each step; told once a run.
     """
 
     module: Ref
@@ -525,6 +526,7 @@ class ForwardEntered(Event):
     on_meta: bool = False
     unset: Unset | None = None
     alike: bool | None = None
+    same_samples: tuple[int, ...] = ()
 
     @property
     def collective(self) -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import BatchesDrawn, BatchesPassedOver, LoaderBuilt, SamplerBuilt, Saved, Seeded
+from pytorch_fsdp2_dcp.validate.events import (
+    BatchesDrawn,
+    BatchesPassedOver,
+    ForwardEntered,
+    LoaderBuilt,
+    SamplerBuilt,
+    Saved,
+    Seeded,
+)
+from pytorch_fsdp2_dcp.validate.rules import judge
 
 from ..runs import traces_of
 
@@ -73,3 +83,42 @@ def test_seeds_are_compared_over_the_ranks(tmp_path: Path) -> None:
     for trace in traces_of(tmp_path, script):
         *_, same, apart = trace.of(Seeded)
         assert (same.per_rank, apart.per_rank) == (False, True)
+
+
+ON_A_MESH = """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "{other}"))
+    peer = mesh["dp"].get_local_rank()
+    model = Model()
+    for part in (*model.blocks, model):
+        fully_shard(part, mesh=mesh["dp"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nproc", "model", "samples", "told"),
+    [
+        (2, "model = shard(Model())", "torch.randn(2, 8)", [(1,), (0,)]),
+        (2, "model = shard(Model())", "torch.randn(4, 8).chunk(2)[rank]", [(), ()]),
+        (2, "model = shard(Model())", "torch.ones(2, 8)", [(), ()]),  # all the data that there is, perhaps
+        (4, ON_A_MESH.format(other="tp"), "torch.randn(2, 8)", [(2,), (3,), (0,), (1,)]),
+        (4, ON_A_MESH.format(other="tp"), "torch.randn(4, 8).chunk(2)[peer]", [()] * 4),
+    ],
+)
+def test_ranks_that_train_on_the_same_samples(
+    tmp_path: Path, nproc: int, model: str, samples: str, told: list[tuple[int, ...]]
+) -> None:
+    script = f"""
+{textwrap.dedent(model)}
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model({samples}).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    traces = traces_of(tmp_path, script, nproc=nproc, figures=True)
+    assert [[e.same_samples for e in trace.of(ForwardEntered)] for trace in traces] == [[one, (), ()] for one in told]
+    found = [(f.code, f.ranks) for f in judge(traces) if f.code == "FS501"]
+    assert found == ([("FS501", tuple(range(nproc)))] if any(told) else [])

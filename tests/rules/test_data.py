@@ -11,6 +11,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     EpochSet,
     Escaped,
     ForwardEntered,
+    GroupCreated,
     LoaderBuilt,
     MeshCreated,
     Ref,
@@ -19,7 +20,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Sharded,
 )
 
-from .traces import MODEL, Step, does, found
+from .traces import GROUP, MODEL, Step, does, found
 
 LOADER, SAMPLER, MESH = Ref(31, "loader"), Ref(32, "sampler"), Ref(33, "mesh")
 SHARDED = does(Sharded, module=MODEL)
@@ -37,6 +38,27 @@ SEEDED, SEEDED_APART = does(Seeded, per_rank=False), does(Seeded, per_rank=True)
 )
 def test_the_same_data_on_every_rank(before: tuple[Step, ...]) -> None:
     assert found(*before, *TRAINED) == [("FS501", len(before))]
+
+
+FED_ALIKE = (SHARDED, does(ForwardEntered, module=MODEL, sharded=True, same_samples=(1,)), does(Backward))
+
+
+def test_calls_with_the_same_samples_on_ranks_that_average_their_gradients() -> None:
+    mesh = does(MeshCreated, mesh=MESH, shape=(2, 2), dims=("dp", "tp"))
+    assert found(*FED_ALIKE, origin="probe") == [("FS501", 2)]
+    assert found(mesh, *FED_ALIKE, origin="probe") == [("FS501", 3)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        does(MeshCreated, mesh=MESH, shape=(1, 2), dims=("dp", "cp")),
+        does(MeshCreated, mesh=MESH, shape=(2,), dims=("dp_shard_cp",)),
+        does(GroupCreated, group=GROUP),
+    ],
+)
+def test_ranks_that_may_share_the_work_on_a_sample_are_given_it_alike(before: Step) -> None:
+    assert found(before, *FED_ALIKE, origin="probe") == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..events import (
     AsyncSaved,
+    Backward,
     BatchesDrawn,
     Entry,
     Event,
@@ -35,6 +36,7 @@ from .parting import Call, parted
 
 STUCK = 0.2  # part of the deadline for which a rank must have stood in a collective to count as stuck in it
 STUCK_SECONDS = 1.0  # and at least so long
+SAME_STEPS = 3  # steps that a run must have for ranks that are given the same samples in each not to be so by chance
 
 
 @dataclass
@@ -52,6 +54,8 @@ class _Record:
     updated: dict[int, tuple[bool, bool]] = field(default_factory=dict)  # order: changed something, had gradients
     called: dict[int, list[Call]] = field(default_factory=dict)  # order of the program's call: of sharded modules
     seeds: dict[int, int] = field(default_factory=dict)  # order: what the generators were seeded with
+    peers: list[set[int]] = field(default_factory=list)  # of each sharding: ranks over which gradients are averaged
+    samples: dict[int, tuple[int, ...]] = field(default_factory=dict)  # step: digests of what the model was given
     names: dict[int, str] = field(default_factory=dict)
     edges: list[tuple[int, int, str]] = field(default_factory=list)  # held, holder, attribute
     partial: set[int] = field(default_factory=set)  # groups that not all ranks belong to
@@ -65,6 +69,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     events = [_events(record) for record in records]
     _mark_per_rank(records, events)
     _mark_alike(records, events)
+    _mark_same_samples(records, events)
     _mark_beginnings(records, events)
     _mark_seeds(records, events)
     _mark_buffers(records, events)
@@ -111,6 +116,10 @@ def _read(path: Path) -> _Record:
             case "called":
                 call = Call(fields["number"], fields["id"], Location(*fields["at"]))
                 record.called.setdefault(fields["order"], []).append(call)
+            case "peers":
+                record.peers.append(set(fields["of"]))
+            case "figures":
+                record.samples[fields["figures"]["step"]] = tuple(fields["figures"]["samples"])
             case "seed":
                 record.seeds[fields["order"]] = fields["seed"]
             case "name":
@@ -308,6 +317,25 @@ def _mark_alike(records: list[_Record], events: list[list[Event]]) -> None:
             continue
         for own, event in zip(events, drawn, strict=True):
             _put(own, dataclasses.replace(event, alike=len(digests) == 1))
+
+
+def _mark_same_samples(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark a call that trains a model on what other ranks train it on too, which average their gradients with it."""
+    for rank, (record, own) in enumerate(zip(records, events, strict=True)):
+        peers = set.intersection(*record.peers) if record.peers else set[int]()
+        steps = {step: samples for step, samples in record.samples.items() if step > 0}
+        if len(steps) < SAME_STEPS or len(set(steps.values())) < 2 or not all(steps.values()):
+            continue  # chance, or one batch again and again, which may be all the data that there is
+        same = tuple(
+            other
+            for other in sorted(peers - {rank})
+            if all(records[other].samples.get(step) == samples for step, samples in steps.items())
+        )
+        trained = next((event for event in own if isinstance(event, Backward)), None)
+        if same and trained is not None:
+            called = [e for e in own if isinstance(e, ForwardEntered) and e.sharded and e.order < trained.order]
+            if called:
+                _put(own, dataclasses.replace(called[-1], same_samples=same))
 
 
 # --- weights that ranks begin with ---

@@ -101,6 +101,7 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
                 everyone=mesh is None,
             )
             forwards.beginnings.sharding(module, mesh)
+            observer.recorder.write({"note": "peers", "of": peers(mesh, call)})
         before = [(module, modules.snapshot(module)) for module in targets]
         yield
         for module, earlier in before:
@@ -108,6 +109,13 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
             forwards.beginnings.sharded(module)
             forwards.watch(module)
             forwards.number(module, mesh)
+
+    def peers(mesh: DeviceMesh | None, call: Call) -> list[int]:
+        """The ranks over which gradients are averaged; none where that is not known."""
+        if call["dp_mesh_dims"] is not None:
+            return []
+        ranks = range(torch.distributed.get_world_size()) if mesh is None else mesh.mesh.flatten().tolist()
+        return list(ranks)
 
     def ignored(module: nn.Module, call: Call) -> tuple[Ref, ...]:
         own = {id(p) for p in parameters(module)}

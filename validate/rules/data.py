@@ -11,6 +11,7 @@ from ..events import (
     DividedByRank,
     EpochSet,
     ForwardEntered,
+    GroupCreated,
     LoaderBuilt,
     MeshCreated,
     SamplerBuilt,
@@ -23,6 +24,7 @@ from .base import PROBE, READER, Rule
 
 # Dims of a mesh along which ranks see different samples, and those along which they work on the same ones.
 _DATA = re.compile(r"dp|data|shard|repl|fsdp|world", re.IGNORECASE)
+_PARTS = re.compile(r"(^|_)(cp|sp)(_|$)|context|seq|ring|ulysses", re.IGNORECASE)
 _SAME = re.compile(r"^(tp|cp|sp|pp)$|tensor|context|seq|pipe|stage|model", re.IGNORECASE)
 
 
@@ -35,6 +37,28 @@ class SameDataOnEveryRank(Rule):
     clause = 6
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        by_loader = list(self._of_loaders(trace))
+        yield from by_loader or self._of_calls(trace)
+
+    def _of_calls(self, trace: Trace) -> Iterator[Finding]:
+        """Where the model was given the same samples on ranks that average their gradients, however they came there."""
+        if any(_splits_sequences(mesh) for mesh in trace.of(MeshCreated)) or not all(
+            group.everyone for group in trace.of(GroupCreated)
+        ):
+            return
+        for entered in trace.of(ForwardEntered):
+            if entered.same_samples:
+                ranks = ", ".join(map(str, entered.same_samples))
+                message = (
+                    f"rank {entered.when.rank} trains `{entered.module.name}` on the samples that "
+                    f"{'rank' if len(entered.same_samples) == 1 else 'ranks'} {ranks} trained it on, in each step, and "
+                    "their gradients are averaged: more ranks cost more and give nothing. Divide each batch by the "
+                    "data-parallel rank (DistributedSampler, or a slice of the global batch)."
+                )
+                sharded = next((s for s in trace.of(Sharded) if s.module == entered.module), None)
+                yield self.finding(entered, message, (sharded, "sharded here"))
+
+    def _of_loaders(self, trace: Trace) -> Iterator[Finding]:
         if not any(trace.of(Sharded)) or any(_splits_work(mesh) for mesh in trace.of(MeshCreated)):
             return
         for built in trace.of(LoaderBuilt):
@@ -164,6 +188,11 @@ def _splits_work(mesh: MeshCreated) -> bool:
     if mesh.dims is None:
         return mesh.shape is None or len(mesh.shape) > 1
     return any(size != 1 and not _DATA.search(name) for name, size in _sized(mesh))
+
+
+def _splits_sequences(mesh: MeshCreated) -> bool:
+    """Whether ranks along a dim of the mesh may have to be given the same samples, to work on a part of each."""
+    return any(size != 1 and _PARTS.search(name) for name, size in _sized(mesh))
 
 
 def _shared(mesh: MeshCreated) -> list[str]:
