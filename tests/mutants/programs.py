@@ -143,5 +143,5 @@ def right() -> Iterator[Program]:
     for recipe in ("a_one_process_after", "a_wrapped_after", "b_blocking", "b_asynchronous"):
         yield Program(f"right {recipe}.py", f"recipe {recipe}.py")
     yield Program("right tensor_parallel.py", "recipe tensor_parallel.py")
-    for script in ("by_helpers", "in_background", "keeps_two"):
+    for script in ("averages", "by_helpers", "in_background", "keeps_two"):
         yield Program(f"right {script}.py", f"script {script}.py")

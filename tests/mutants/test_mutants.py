@@ -19,6 +19,7 @@ KILLS = [
     ("trace", "C-save-meets-training"),
     ("parity", "A-accumulation-divided-twice"),
     ("resume", "B-generators-not-saved"),
+    ("resume", "B-average-of-weights-not-saved"),
     ("export", "B-exported-in-bf16"),
     ("async", "B-staging-not-waited-for"),
     ("reshard", "D-more-ranks-than-keys"),

@@ -78,6 +78,26 @@ def test_the_skeleton_of_the_tutorials_loses_its_optimizer_and_fails(validate: V
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("left_out", "told"),
+    [
+        ("", None),
+        ('        state["average"] = self.average\n', "`self.average`"),
+        ('        state["teacher"] = self.teacher.state_dict()\n', "`Sequential"),
+    ],
+)
+def test_weights_kept_beside_the_model_are_restored_or_missed(
+    validate: Validate, place: Path, left_out: str, told: str | None
+) -> None:
+    script = place / "averages.py"
+    script.write_text(script.read_text().replace(left_out, ""))
+    code, proofs, _ = validate(script, "--prove", "resume")
+    assert (code, proofs["resume"]["figures"]["carried"]) == (int(told is not None), ["Sequential 2", "self.average"])
+    assert (told or "equal bit for bit") in proofs["resume"]["reason"]
+
+
+@pytest.mark.slow
 def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS401"})
@@ -95,6 +115,7 @@ def test_the_linter_says_the_same_of_the_same_scripts() -> None:
         document = json.loads(fsdp2("lint", str(script), "--format", "json", cwd=SKILL).stdout)
         found[script.stem] = {finding["code"] for finding in document["findings"]}
     assert found == {
+        "averages": set(),
         "by_helpers": set(),
         "early_optimizer": {"FS401"},
         "forward_by_name": {"FS403"},

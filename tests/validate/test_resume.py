@@ -6,8 +6,16 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pytorch_fsdp2_dcp.validate.events import Circumstances, Location, Saved
 from pytorch_fsdp2_dcp.validate.probe.figures import StepFigures
-from pytorch_fsdp2_dcp.validate.proofs.resume import first_difference, max_loss_difference, restored_difference
+from pytorch_fsdp2_dcp.validate.proofs.resume import (
+    carried,
+    carried_difference,
+    first_difference,
+    max_loss_difference,
+    restored_difference,
+)
+from pytorch_fsdp2_dcp.validate.trace import Trace
 
 
 def step(number: int, **changes: Any) -> StepFigures:
@@ -80,3 +88,37 @@ def test_parameters_that_are_not_those_saved_are_named() -> None:
 def test_buffers_that_the_first_forward_changes_count_as_restored() -> None:
     other = [dataclasses.replace(RESUMED[0][0], buffers={"running_mean": 99}), *RESUMED[0][1:]]
     assert restored_difference(STRAIGHT, (other,), 3) is None
+
+
+# A straight run of six steps that saves after steps 2 and 4: an average that moves with each, a copy that is made for
+# each save, and weights that stay as they are.
+BESIDE = ([step(n, beside={"average": n, "copied": max(0, n - 1) // 2 * 2, "teacher": 7}) for n in range(7)],)
+SAVES = tuple(
+    Saved(order=n, at=Location("train.py", n), when=Circumstances(rank=0, step=n), target=None) for n in (2, 4)
+)
+
+
+def test_what_is_changed_by_training_is_carried_and_a_copy_for_a_save_is_not() -> None:
+    assert carried(BESIDE, [Trace(origin="probe", events=SAVES)]) == [{"average"}]
+    assert carried(BESIDE, [Trace(origin="probe", events=())]) == [{"average", "copied"}]
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ([{"average": 3}, {"average": 4}, {"average": 5}], None),
+        ([{}, {"average": 4}, {"average": 5}], None),  # made at its first use
+        ([{"average": 0}, {"average": 1}, {"average": 2}], "is not in step 4 what it was"),
+        ([{"average": 3}, {"average": 3}, {"average": 5}], "is not in step 5 what it was"),
+        ([{}, {}, {}], "is gone"),
+    ],
+)
+def test_what_is_carried_is_compared_step_by_step(beside: list[dict[str, int]], told: str | None) -> None:
+    straight = ([step(n, beside={"average": n - 1}) for n in range(7)],)  # it moves after the optimizer's step
+    resumed = ([step(3, step=0), *(step(n + 3, step=n, beside=b) for n, b in enumerate(beside, 1))],)
+    found = carried_difference(straight, resumed, 3, [{"average"}])
+    assert found == (
+        None
+        if told is None
+        else f"`average`, weights beside the model that change as it trains, {told} on rank 0: save it too"
+    )

@@ -30,6 +30,8 @@ class StepFigures:
     * `samples`: digests of the samples that the model was given since the step before, in order of size.
     * `apart`: what makes the loss depend on how a batch is divided among ranks, `DRAWS` or `NORMALISES`; None where
       nothing was seen.
+    * `beside`: of weights that are kept beside those that the optimizers step, as an average of them: a digest by the
+      name of what holds them.
     * `precision`: the least precise dtype of the model's parameters, or of autocast.
     """
 
@@ -45,6 +47,7 @@ class StepFigures:
     samples: list[int] = dataclasses.field(default_factory=list)
     apart: str | None = None
     precision: str = "float32"
+    beside: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The figures as plain JSON values."""

@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 
 from . import parts
 from .batches import Batches
+from .beside import Beside
 from .digest import digest, local_part
 from .figures import StepFigures
+from .frames import program_frame
 from .modules import Modules, parameters
 from .observer import Observer
 from .owned import owned
@@ -36,6 +38,7 @@ class Meter:
         self._optimizers: list[weakref.ref[Optimizer]] = []  # that have stepped, in the order of their first
         self._built: list[weakref.ref[Optimizer]] = []
         self._batches = Batches()
+        self._beside = Beside(modules)
         self._clipped: dict[int, float | None] = {}  # by the parameter's id: its gradient's share before clipping
         self._grad_share: float | None = None
         self._began: dict[str, Any] | None = None  # parts of the buffers before the first forward after the step
@@ -111,6 +114,7 @@ class Meter:
                     *self._state(),
                     self._grad_share,
                     *self._batches.take(),
+                    self._beside.take(self._known(), program_frame()),
                 )
             )
             if self._observer.steps == 1:
@@ -207,6 +211,7 @@ class Meter:
             buffer = module._buffers.get(key)  # anew each time: to assign to it puts another tensor there
             if buffer is not None and (crc := digest(buffer)) is not None:
                 buffers[name] = crc
+        self._beside.were(weights.values())
         rng = digest(torch.get_rng_state())
         assert rng is not None
         return weights, state, buffers, rng

@@ -2,20 +2,24 @@
 
 The script runs once to its end. It runs again in a fresh place, and every rank is killed one step after a checkpoint.
 The same command line then runs to its end, and what the probe measured at each of its steps must equal the straight
-run's: losses, gradient norms, learning rates, parameters, optimizer state and persistent buffers, on every rank.
+run's: losses, gradient norms, learning rates, parameters, optimizer state and persistent buffers, on every rank; and so
+must the weights that the script keeps beside them, such as an average.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from ..events import Loaded, TorchLoaded
+from ..events import AsyncSaved, Loaded, Saved, StateTaken, TorchLoaded
 from ..findings import Finding
 from ..probe.figures import StepFigures
 from ..report import plural
 from ..rules import judge
+from ..trace import Trace
 from .base import Proof, Verdict
 from .bench import Bench, Measured, Straight
 from .observed import losses
@@ -49,10 +53,10 @@ class Resume(Proof):
         steps = straight.steps
         if not any(0 < s < steps for s in straight.saved_after()):
             return self._restart(bench, straight, straight.measured, steps)
-        return self._stop_and_go(bench, straight.measured, steps)
+        return self._stop_and_go(bench, straight, steps)
 
-    def _stop_and_go(self, bench: Bench, whole: Measured, steps: int) -> Verdict:
-        stopped = bench.stopped
+    def _stop_and_go(self, bench: Bench, straight: Straight, steps: int) -> Verdict:
+        whole, stopped = straight.measured, bench.stopped
         saved = stopped.saved
         figures: dict[str, Any] = {"steps": steps, "stopped_after_step": saved + 1, "resumed_from_step": saved}
         if stopped.broken:
@@ -77,6 +81,10 @@ class Resume(Proof):
         if lost := restored_difference(whole, after, saved):
             figures["lost"] = lost
             parts.append(lost)
+        names = carried(whole, straight.traces)
+        figures["carried"] = sorted(set[str]().union(*names))
+        if forgotten := carried_difference(whole, after, saved, names):
+            parts.append(forgotten)
         if took == steps - saved:
             figures["max_loss_difference"] = max_loss_difference(whole, after, saved)
             if difference := first_difference(whole, after, offset=saved):
@@ -143,6 +151,43 @@ def restored_difference(straight: Measured, resumed: Measured, saved: int) -> st
             if changed := [name for name in old if old[name] != new[name]]:
                 count = f"{len(changed)} of {plural(len(old), 'tensor')}"
                 return f"{count} of {what} differ from those saved on rank {rank} (`{changed[0]}`)"
+    return None
+
+
+def carried(straight: Measured, traces: Sequence[Trace]) -> list[set[str]]:
+    """What holds weights beside those that the optimizers step, and changes them as it trains; by rank.
+
+    What changes only where state is taken or saved is a copy for that.
+    """
+    found = []
+    for own, trace in zip(straight, traces, strict=True):
+        copied = {event.when.step for event in trace.of(StateTaken, Saved, AsyncSaved)}
+        changed = [
+            {name for name, crc in now.beside.items() if before.beside.get(name, crc) != crc}
+            for before, now in itertools.pairwise(own)
+            if before.step not in copied
+        ]
+        found.append(set[str]().union(*changed))
+    return found
+
+
+def carried_difference(
+    straight: Measured, resumed: Measured, saved: int, names: Sequence[AbstractSet[str]]
+) -> str | None:
+    """The first of these holders, by rank, that is at a step not what it was in the straight run; None where all are.
+
+    One may be made late, but not never.
+    """
+    for rank, own in enumerate(names):
+        then = {f.step: f.beside for f in straight[rank]}
+        after = {f.step + saved: f.beside for f in resumed[rank] if f.step > 0}
+        steps = sorted(after.keys() & then.keys())
+        for name in sorted(own):
+            held = [step for step in steps if name in after[step] and name in then[step]]
+            apart = next((step for step in held if after[step][name] != then[step][name]), None)
+            if apart is not None or (steps and not held and name in then[steps[-1]]):
+                how = "is gone" if apart is None else f"is not in step {apart} what it was"
+                return f"`{name}`, weights beside the model that change as it trains, {how} on rank {rank}: save it too"
     return None
 
 
