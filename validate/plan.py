@@ -2,7 +2,8 @@
 
 The model is a config of Hugging Face (--config), one that your code builds (--model and --block), or numbers (--params,
 --layers, --hidden). A real model makes a step under fake tensors and a fake process group, watched by torch's memory
-tracker, so no GPU is needed and nothing is allocated; for numbers, and with tp in the mesh, there are formulas.
+tracker, so no GPU is needed and nothing is allocated; for numbers there are formulas. So there are for a config with tp
+in the mesh; a model of yours is split over tp by your own function (--parallelize).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .quantities import parse_count, parse_rate, parse_seconds, parse_size
 EXAMPLES = (
     "fsdp2 plan --config my_llama/ --mesh dp_shard=-1 --nodes 4 --precision bf16",
     "fsdp2 plan --model my_model:build_model --block my_model:Block --mesh dp_shard=8 --micro-batch 4 --seq-len 1024",
+    "fsdp2 plan --model my_model:build --block my_model:Block --mesh dp_shard=4,tp=2 --parallelize my_model:split",
     "fsdp2 plan --params 8B --layers 32 --hidden 4096 --nodes 2 --fits 80GB",
     "fsdp2 plan --config my_llama/ --nodes 64 --bandwidth 2GB/s --mtbf 2y --restart 10m --plot plan.svg",
     "fsdp2 plan --config my_llama/ --scale --format json",
@@ -43,6 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--block", metavar="MODULE:CLASS", help="with --model: the classes that are sharded each, by comma"
     )
+    shape.add_argument(
+        "--parallelize", metavar="MODULE:FUNCTION",
+        help="with --model and tp in the mesh: is given the model and the mesh of tp, and splits it in place",
+    )  # fmt: skip
     for name, words in SHAPE.items():
         shape.add_argument(_flag(name), metavar="N", help=f"with --params: {words}")
     run = parser.add_argument_group("the run")
@@ -114,6 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
             config=arguments.config,
             model=arguments.model,
             block=arguments.block,
+            parallelize=arguments.parallelize,
             params=_count(arguments, "params"),
             shape={name: _count(arguments, name) for name in SHAPE},
             mesh=arguments.mesh,
@@ -152,6 +159,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("--params needs --layers and --hidden, as in --params 8B --layers 32 --hidden 4096")
     if (arguments.model is None) != (arguments.block is None):
         raise UserError("--model and --block go together: the factory, and the class of the layers that it builds")
+    if arguments.parallelize is not None and arguments.model is None:
+        raise UserError("--parallelize goes with --model; expected it without, or --model MODULE:FACTORY")
     if arguments.mtbf is not None and arguments.bandwidth is None and arguments.measure is None:
         raise UserError(
             "--mtbf needs to know how long a save takes; expected --bandwidth RATE or --measure DIR with it"

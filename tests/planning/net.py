@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 VOCABULARY = 301
 
@@ -46,6 +48,19 @@ class Net(nn.Module):
 
 def build() -> Net:
     return Net()
+
+
+def split(model: Net, mesh: DeviceMesh) -> None:
+    """Over tensor-parallel ranks: the MLP of each block, by columns and by rows."""
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def splits_nothing(model: Net, mesh: DeviceMesh) -> None: ...
+
+
+def splits_what_is_not_there(model: Net, mesh: DeviceMesh) -> None:
+    parallelize_module(model.blocks[0].gate, mesh, ColwiseParallel())
 
 
 def broken() -> Net:

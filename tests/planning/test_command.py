@@ -125,8 +125,13 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
         (("--config", "experts.json", "--mesh", "dp_shard=2,tp=2"), "num_local_experts"),
         (("--config", "empty.json", "--layers", "3"), "--layers"),
         (("--model", "net:build"), "--block"),
+        (("--model", "net:build", "--block", "net:Block", "--mesh", "dp_shard=2,tp=2"), "tp need --parallelize"),
+        (("--model", "net:build", "--block", "net:Block", "--parallelize", "net:split"), "tp need --parallelize"),
+        (("--params", "1B", "--layers", "2", "--hidden", "64", "--parallelize", "net:split"), "--parallelize --model"),
         (("--params", "1B", "--layers", "2", "--hidden", "64", "--mtbf", "1y"), "--bandwidth"),
         (("--params", "1B", "--layers", "2", "--hidden", "64", "--mesh", "dp=2"), "mesh dim"),
+        (("--params", "1B", "--layers", "2", "--hidden", "512", "--mesh", "dp_shard=2,tp=3"), "tp=3 4 heads"),
+        (("--params", "1B", "--layers", "2", "--hidden", "512", "--kv-heads", "2", "--mesh", "dp_shard=2,tp=4"), "key"),
         (("--params", "1B", "--layers", "2", "--hidden", "64", "--fits", "big"), "--fits big"),
         (("--params", "1B", "--layers", "2", "--hidden", "64", "--measure", "missing"), "--measure missing"),
     ],
@@ -165,3 +170,15 @@ def test_a_model_that_cannot_be_built_is_one_line(tmp_path: Path) -> None:
         ("not a module", "net:Block", ("--model", "package.module:name")),
     ):
         assert_refused(fsdp2("plan", "--model", model, "--block", block, cwd=tmp_path), *words)
+
+
+@pytest.mark.slow
+def test_what_splits_no_model_is_one_line(tmp_path: Path) -> None:
+    shutil.copy(NET, tmp_path)
+    model = ("plan", "--model", "net:build", "--block", "net:Block", "--mesh", "dp_shard=2,tp=2", "--parallelize")
+    for function, words in (
+        ("net:splits_nothing", "has split no parameter"),
+        ("net:splits_what_is_not_there", "AttributeError"),
+        ("net.split", "package.module:name"),
+    ):
+        assert_refused(fsdp2(*model, function, cwd=tmp_path), f"--parallelize {function}", words)

@@ -21,7 +21,7 @@ from .test_formulas import training
 def planned(**asked: Any) -> Plan:
     """A small model on 16 ranks, planned with what is asked for."""
     question: dict[str, Any] = {
-        **dict.fromkeys(("config", "model", "block", "bandwidth", "measure", "mtbf", "fits")),
+        **dict.fromkeys(("config", "model", "block", "parallelize", "bandwidth", "measure", "mtbf", "fits")),
         "params": 10**7,
         "shape": {"layers": 2, "hidden": 128, "heads": None, "kv_heads": None, "vocab": None},
         **{"mesh": "dp_shard=-1", "nodes": 2, "ranks_per_node": 8, "training": training()},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytorch_fsdp2_dcp.validate.planning.mesh import resolve_mesh
 
 from ..commands import fsdp2_json
 from ..runs import run_script
@@ -19,20 +21,21 @@ RUN = """
     import json, sys
     from functools import partial
 
-    from net import VOCABULARY, Block, build
+    from net import VOCABULARY, Block, build, split
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.fsdp import MixedPrecisionPolicy
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.checkpoint import checkpoint
 
-    replicas, micro_batches, (precision, checkpointing, optimizer_name) = *map(int, sys.argv[1:3]), sys.argv[3:]
-    sizes = (replicas, dist.get_world_size() // replicas)
-    policy = {"mesh": dist.init_device_mesh("cpu", sizes, mesh_dim_names=("dp_replicate", "dp_shard"))}
-    if replicas == 1:
-        policy = {"mesh": policy["mesh"]["dp_shard"]}
+    micro_batches, (mesh, precision, checkpointing, optimizer_name) = int(sys.argv[1]), sys.argv[2:]
+    sizes = {dim: int(size) for dim, _, size in (part.partition("=") for part in mesh.split(","))}
+    ranks = dist.init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    policy = {"mesh": ranks[tuple(dim for dim in sizes if dim != "tp")]}
     if precision == "bf16":
         policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = build()
+    if "tp" in sizes:
+        split(model, ranks["tp"])
     for block in model.blocks:
         if checkpointing == "full":
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
@@ -69,7 +72,8 @@ RUN = """
             model.set_requires_gradient_sync(index == micro_batches - 1)
             logits, loss = forward()
             loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for mesh in {parameter.device_mesh for parameter in model.parameters()}:
+            nn.utils.clip_grad_norm_([p for p in model.parameters() if p.device_mesh == mesh], 1.0)
         optimizer.step()
 
     step()
@@ -108,30 +112,30 @@ def on_disk(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "replicas", "micro_batches", "precision", "checkpointing", "optimizer"),
+    ("mesh", "micro_batches", "precision", "checkpointing", "optimizer"),
     [
-        (2, 1, 1, "fp32", "none", "adamw"),
-        pytest.param(4, 2, 1, "bf16", "full", "sgd", marks=pytest.mark.matrix),
-        pytest.param(4, 1, 3, "fp32", "full", "adamw", marks=pytest.mark.matrix),
-        pytest.param(2, 1, 2, "bf16", "none", "sgd", marks=pytest.mark.matrix),
+        ("dp_shard=2", 1, "fp32", "none", "adamw"),
+        pytest.param("dp_replicate=2,dp_shard=2", 1, "bf16", "full", "sgd", marks=pytest.mark.matrix),
+        pytest.param("dp_shard=4", 3, "fp32", "full", "adamw", marks=pytest.mark.matrix),
+        pytest.param("dp_shard=2", 2, "bf16", "none", "sgd", marks=pytest.mark.matrix),
+        pytest.param("dp_shard=2,tp=2", 1, "fp32", "none", "adamw", marks=pytest.mark.matrix),
     ],
 )
 def test_memory_and_checkpoint_are_those_of_a_run(
-    tmp_path: Path, ranks: int, replicas: int, micro_batches: int, precision: str, checkpointing: str, optimizer: str
+    tmp_path: Path, mesh: str, micro_batches: int, precision: str, checkpointing: str, optimizer: str
 ) -> None:
     """Sharded state is equal to the byte, and activations within a hundredth or two of the allocator's own figures."""
     folder = tmp_path / "cwd"
     folder.mkdir()
     shutil.copy(NET, folder)
-    run = run_script(
-        tmp_path, RUN, nproc=ranks, args=(str(replicas), str(micro_batches), precision, checkpointing, optimizer)
-    )
+    ranks = math.prod(resolve_mesh(mesh, None, 8).sizes.values())
+    run = run_script(tmp_path, RUN, nproc=ranks, args=(str(micro_batches), mesh, precision, checkpointing, optimizer))
     assert run.succeeded, [(end.code, end.output) for end in run.ends]
     found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(ranks)]
-    mesh = f"dp_replicate={replicas},dp_shard={ranks // replicas}"
     plan = planned(
         folder, "--mesh", mesh, "--precision", precision, "--optimizer", optimizer,
         "--activation-checkpointing", checkpointing, "--micro-batches", str(micro_batches),
+        *(("--parallelize", "net:split") if "tp" in mesh else ()),
     )  # fmt: skip
     memory = plan["memory"]
     for category in ("parameters", "gradients", "optimizer"):

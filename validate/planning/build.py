@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
 from ...templates.models import importable
 from ..errors import UserError
@@ -66,8 +68,25 @@ def build_config(path: Path) -> Built:
     return _alone(str(path), module, blocks, lambda module, tokens: module(tokens).logits)
 
 
+def parallelize(built: Built, function: str, ranks: DeviceMesh) -> None:
+    """Let the user's function split the module over the dim `tp` of the ranks. Raises UserError."""
+    flag = f"--parallelize {function}"
+    (place,) = _places(flag, [function])
+    with _user_code(flag, "expected a function of the model and a mesh, which calls parallelize_module"), unfaked():
+        _imported(*place)(built.module, ranks["tp"])
+    if not any(isinstance(parameter, DTensor) for parameter in built.module.parameters()):
+        raise UserError(f"{flag}: has split no parameter; expected a function that calls parallelize_module")
+
+
+def unfaked() -> AbstractContextManager[Any]:
+    """Where meshes are looked into, which have values: parameters are fake all the same."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
 def describe(built: Built) -> Model:
-    """The parameters and buffers of a module that is not sharded yet."""
+    """The parameters and buffers of a module that FSDP has not sharded yet, though `tp` may have."""
     module = built.module
     prefixes = {id(part): name for name, part in module.named_modules()}
     units = [prefixes[id(block)] for block in built.blocks]
@@ -82,6 +101,7 @@ def describe(built: Built) -> Model:
                 names=tuple(all_names),
                 shape=tuple(parameter.shape),
                 unit=next((unit for unit in reversed(units) if all_names[0].startswith(f"{unit}.")), ""),
+                split=_split(parameter),
                 trained=parameter.requires_grad,
             )
             for parameter, all_names in names.items()
@@ -91,6 +111,12 @@ def describe(built: Built) -> Model:
             for name, buffer in module.named_buffers()
         ),
     )
+
+
+def _split(parameter: nn.Parameter) -> int | None:
+    """The dim along which it is split over `tp`."""
+    placements = parameter.placements if isinstance(parameter, DTensor) else ()
+    return next((int(placement.dim) for placement in placements if isinstance(placement, Shard)), None)
 
 
 def _alone(
@@ -137,7 +163,9 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def _user_code(flag: str) -> Iterator[None]:
+def _user_code(
+    flag: str, expected: str = "expected what can be built of fake tensors, without values"
+) -> Iterator[None]:
     """Runs code of others, from the working directory: what it prints goes to stderr, what it raises is one line."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -145,7 +173,6 @@ def _user_code(flag: str) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
-        expected = "expected what can be built of fake tensors, without values"
         raise UserError(f"{flag}: {told(error)}; {expected}") from error
     finally:
         sys.path.remove(here)

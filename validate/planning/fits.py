@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..checkpoint.show import size
@@ -30,12 +30,19 @@ class Proposal:
 
 
 def propose(
-    model: Model, world: Mesh, training: Training, limit: int, memory: Callable[[Mesh, Training], Memory], *, tp: bool
+    model: Model,
+    world: Mesh,
+    training: Training,
+    limit: int,
+    memory: Callable[[Mesh, Training], Memory],
+    *,
+    tp: Iterable[int],
 ) -> tuple[list[Proposal], Proposal | None]:
     """The meshes of so many ranks that fit, best first; and, if none of them does, the one that needs least.
 
     Activation checkpointing comes after all meshes without, for it computes each forward twice; then less traffic
-    between nodes, then less inside a node. Meshes are looked at in this order, until enough of them fit.
+    between nodes, then less inside a node. Meshes are looked at in this order, until enough of them fit. `tp` are the
+    sizes of tensor parallelism to look at.
     """
     found: list[Proposal] = []
     least: Proposal | None = None
@@ -48,7 +55,7 @@ def propose(
     for mesh, way in _thinned(ways):
         across, within = traffic(model, mesh, way)
         proposal = Proposal(
-            mesh, way.checkpointing, memory(mesh, way), across, within, _reason(mesh, across, within, way)
+            mesh, way.checkpointing, memory(mesh, way), across, within, _reason(model, mesh, across, within, way)
         )
         if proposal.memory.peak <= limit:
             found.append(proposal)
@@ -85,14 +92,14 @@ def traffic(model: Model, mesh: Mesh, training: Training) -> tuple[float, float]
     return across / tokens, within / tokens
 
 
-def _meshes(model: Model, world: Mesh, tp: bool) -> Iterator[Mesh]:
-    """All meshes of the world's ranks; tensor parallelism stays inside a node, and divides heads and widths."""
+def _meshes(model: Model, world: Mesh, tp: Iterable[int]) -> Iterator[Mesh]:
+    """All meshes of the world's ranks; tensor parallelism divides heads and widths, where they are known."""
     ranks, layers = world.world, model.transformer
-    for parallel in range(1, min(world.ranks_per_node, ranks) + 1):
-        divides = layers is not None and not any(
+    for parallel in tp:
+        divides = layers is None or not any(
             n % parallel for n in (layers.heads, layers.kv_heads, layers.intermediate, layers.hidden, layers.vocab)
         )
-        if ranks % parallel or (parallel > 1 and not (tp and divides)):
+        if ranks % parallel or not divides:
             continue
         rest = ranks // parallel
         for shards in range(1, rest + 1):
@@ -107,7 +114,7 @@ def _thinned(ways: list[tuple[Mesh, Training]]) -> list[tuple[Mesh, Training]]:
     return [ways[index * (len(ways) - 1) // (LOOKED_AT - 1)] for index in range(LOOKED_AT)]
 
 
-def _reason(mesh: Mesh, across: float, within: float, training: Training) -> str:
+def _reason(model: Model, mesh: Mesh, across: float, within: float, training: Training) -> str:
     if mesh.nodes == 1:
         what = f"one node; a rank sends {size(round(within))} a token inside it"
     elif across == 0:
@@ -116,4 +123,6 @@ def _reason(mesh: Mesh, across: float, within: float, training: Training) -> str
         what = f"shards stay inside a node, and only gradients cross: {size(round(across))} a token"
     else:
         what = f"parameters are gathered across nodes: {size(round(across))} a token"
+    if mesh.tp > 1 and model.transformer is None:
+        what += ", without what tp sends"
     return what + (", forward is computed twice" if training.checkpointing else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...templates.mesh import parse_mesh
 from ..errors import UserError
-from .build import Built, build_config, build_factory, describe, has_transformers
+from .build import Built, build_config, build_factory, describe, has_transformers, parallelize
 from .checkpoint import MODES, Checkpoint, checkpoint, measure
 from .entries import entries
 from .fits import propose
@@ -31,6 +31,7 @@ class Question:
     config: Path | None
     model: str | None
     block: str | None
+    parallelize: str | None
     params: int | None
     shape: Mapping[str, int | None]
     mesh: str
@@ -50,7 +51,14 @@ def answer(question: Question) -> Plan:
     """The plan. Raises UserError."""
     mesh = resolve_mesh(question.mesh, question.nodes, question.ranks_per_node)
     training = question.training
+    if question.model is not None and (mesh.tp > 1) != (question.parallelize is not None):
+        raise UserError(
+            f"--mesh {mesh}: --model and tp need --parallelize MODULE:FUNCTION, which splits the model over tp, and it "
+            "goes with tp alone; expected both or neither"
+        )
     known = _numbers(question, needed=mesh.tp > 1)
+    if known is not None and known.transformer is not None:
+        _check_heads(known.transformer, mesh)
     model, memory = _memory(question, known, mesh, training)
     saved = checkpoint(model, mesh, training.optimizer)
     bandwidth = measure(question.measure) if question.measure else question.bandwidth
@@ -63,7 +71,7 @@ def answer(question: Question) -> Plan:
             training,
             question.fits,
             lambda *way: memory if way == (mesh, training) else _memory(question, known, *way)[1],
-            tp=known is not None,
+            tp=(mesh.tp,) if known is None else range(1, mesh.ranks_per_node + 1),
         )
         fitting = tuple(found)
     planning = None
@@ -86,8 +94,17 @@ def answer(question: Question) -> Plan:
     )
 
 
+def _check_heads(shape: Transformer, mesh: Mesh) -> None:
+    """Raise UserError where the ranks of `tp` would not have as many heads each."""
+    for count, heads in ((shape.heads, "heads"), (shape.kv_heads, "key and value heads")):
+        if count % mesh.tp:
+            raise UserError(
+                f"--mesh {mesh}: tp={mesh.tp} does not divide the {count} {heads}; expected a size that does"
+            )
+
+
 def _numbers(question: Question, *, needed: bool) -> Model | None:
-    """The model by its numbers; None where it is known by code only. `needed`: the mesh has tp; nothing else serves."""
+    """The model by its numbers; None where it is known by code only. `needed`: the mesh has tp; no config is built."""
     if question.params is not None:
         shape = question.shape
         layers, hidden = shape["layers"], shape["hidden"]
@@ -110,8 +127,6 @@ def _numbers(question: Question, *, needed: bool) -> Model | None:
             if needed or not has_transformers():
                 raise
             return None  # the formulas do not hold of it, but transformers builds it
-    if needed:
-        raise UserError(f"--model {question.model} has no plan for tp; expected a mesh without tp, or --config")
     return None
 
 
@@ -121,11 +136,13 @@ def _of_numbers(name: str, shape: Transformer) -> Model:
 
 def _memory(question: Question, known: Model | None, mesh: Mesh, training: Training) -> tuple[Model, Memory]:
     """By the tracker where there is a module and its mesh can be had of it, else by formulas."""
-    if question.params is not None or mesh.tp > 1 or (question.config is not None and not has_transformers()):
+    if question.model is None and (question.config is None or mesh.tp > 1 or not has_transformers()):
         assert known is not None
         return known, estimate(known, mesh, training)
     with fake_job(mesh) as ranks:
         built = _build(question)
+        if question.parallelize is not None:
+            parallelize(built, question.parallelize, ranks)
         model = describe(built)
         return model, track(built, ranks, training)
 

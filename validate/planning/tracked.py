@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
-from .build import Built, told
+from .build import Built, told, unfaked
 from .memory import Memory, Training
 from .mesh import Mesh
 
@@ -50,8 +50,7 @@ def fake_job(mesh: Mesh) -> Iterator[DeviceMesh]:
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
     dist.init_process_group("fake", rank=0, world_size=mesh.world, store=FakeStore())
     try:
-        sizes = {dim: size for dim, size in mesh.sizes.items() if dim != "tp"}
-        ranks = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))  # has values, so not fake
+        ranks = init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes))
         with FakeTensorMode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the model's code, which a plan does not judge
             yield ranks
@@ -60,7 +59,10 @@ def fake_job(mesh: Mesh) -> Iterator[DeviceMesh]:
 
 
 def track(built: Built, mesh: DeviceMesh, training: Training) -> Memory:
-    """Shard the module, make two steps, report the second; inside `fake_job`. Raises UserError for what cannot run."""
+    """Shard the module, make two steps, report the second; inside `fake_job`. Raises UserError for what cannot run.
+
+    `mesh` is of all ranks; over its dim `tp` the module is split already.
+    """
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
     module = built.module
@@ -98,16 +100,17 @@ def _shard(built: Built, mesh: DeviceMesh, training: Training) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy: dict[str, Any] = {
-        "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         if training.precision == "bf16"
         else MixedPrecisionPolicy(),
     }
-    for block in reversed(built.blocks):
-        if training.checkpointing:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        fully_shard(block, **policy)
-    fully_shard(built.module, **policy)
+    with unfaked():
+        policy["mesh"] = mesh[tuple(dim for dim in mesh.mesh_dim_names or () if dim != "tp")]
+        for block in reversed(built.blocks):
+            if training.checkpointing:
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            fully_shard(block, **policy)
+        fully_shard(built.module, **policy)
 
 
 def _optimizer(module: nn.Module, name: str) -> torch.optim.Optimizer:
@@ -131,11 +134,20 @@ def _step(
         del flat
         after_forward = _snapshot(tracker, "current")
         torch.autograd.backward(loss)
-    nn.utils.clip_grad_norm_(built.module.parameters(), 1.0)
+    for same_mesh in _by_mesh(built.module):
+        nn.utils.clip_grad_norm_(same_mesh, 1.0)
     optimizer.step()
     after_backward = _snapshot(tracker, "current")
     optimizer.zero_grad()
     return after_forward, after_backward
+
+
+def _by_mesh(module: nn.Module) -> Iterable[list[nn.Parameter]]:
+    """The parameters of each mesh, over which a norm can be had: what is split over `tp` as well has another."""
+    meshes: dict[object, list[nn.Parameter]] = {}
+    for parameter in module.parameters():
+        meshes.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return meshes.values()
 
 
 def _snapshot(tracker: Any, kind: str) -> dict[str, int]:
