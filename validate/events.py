@@ -680,11 +680,14 @@ class Backward(Event):
 
     `of`: values that the program had reduced over the ranks in place, and the loss is, or was scaled from. `averaged`:
     the loss is a mean, as torch's loss functions give it, and nothing scales it or its gradients; None where that is
-    not known. A run does not show what is done to gradients later.
+    not known. A run does not show what is done to gradients later. `counted_alone`: the loss is a mean over elements
+    that a mask leaves, of which each rank counts its own, so that they weigh the more, the fewer these are; None where
+    that is not known. A run shows it where the ranks have different numbers.
     """
 
     of: tuple[Ref, ...] = ()
     averaged: bool | None = None
+    counted_alone: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

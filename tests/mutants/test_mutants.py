@@ -38,6 +38,7 @@ LINTED = {
     "A-hybrid-mesh-dims-swapped",
     "A-ignored-but-trained",
     "A-loss-reduced-before-backward",
+    "A-mean-over-unequal-tokens",
     "A-no-sampler",
     "A-norm-of-local-gradients",
     "A-optimizer-after-a-forward",

@@ -8,10 +8,12 @@ from pytorch_fsdp2_dcp.validate.events import (
     Choice,
     CollectiveCalled,
     Escaped,
+    ForwardEntered,
     GradientsClipped,
     GradientsScaled,
     GradientSyncSet,
     OptimizerBuilt,
+    Origin,
     Parallelised,
     PartialRead,
     Ref,
@@ -102,3 +104,27 @@ def test_gradients_of_several_meshes_are_not_clipped_together(mixed: bool | None
     expected = [("FS408", 2)] if mixed else []
     assert [f for f in found(does(Parallelised, module=MODEL), clipped) if f[0] == "FS408"] == expected
     assert "FS408" not in [code for code, _ in found(does(Escaped, of=MODEL), clipped)]
+
+
+# --- means over the tokens of a rank ---
+
+OWN = does(Backward, counted_alone=True)
+
+
+@pytest.mark.parametrize("origin", ["reader", "probe"])
+def test_a_mean_over_the_tokens_of_one_rank(origin: Origin) -> None:
+    entered = does(ForwardEntered, module=MODEL, sharded=True)
+    assert found(entered, OWN, origin=origin) == [("FS410", 2)]
+    assert found(entered, BACKWARD, origin=origin) == []
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (OWN,),
+        (does(ForwardEntered, module=MODEL), OWN),
+        (does(ForwardEntered, module=MODEL, sharded=True), does(Escaped, of=MODEL), OWN),
+    ],
+)
+def test_a_mean_that_no_sharded_model_made_or_that_may_be_scaled(steps: tuple[Step, ...]) -> None:
+    assert found(*steps) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from .reductions import Reductions
 from .sharding import Forwards
 from .states import scheduler_classes
 from .updates import Look, Updates
+from .weights import Weights
 
 _MEAN = 1  # what torch calls the mean in the nodes of its graph
 
@@ -49,7 +51,7 @@ def install(
 ) -> None:
     """Hook what this module is about."""
     clipped_before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
-    updates = Updates()
+    updates, weights = Updates(), Weights()
     looks: dict[int, tuple[int, Look]] = {}  # by the optimizer's id: its step under way
 
     def optimizer_built(call: Call) -> Handler:
@@ -107,7 +109,9 @@ def install(
         forwards.forget_call()
         passes.trained()
         losses = call.args[0] if call.args else call["tensors"]
-        observer.emit(Backward, call.frame, of=reduced.before(losses), averaged=_averaged(losses))
+        order = observer.emit(Backward, call.frame, of=reduced.before(losses), averaged=_averaged(losses))
+        if (weight := weights.of(losses)) is not None:
+            observer.recorder.write({"note": "weight", "order": order, **dataclasses.asdict(weight)})
         meter.backward(losses)
         yield
 

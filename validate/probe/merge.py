@@ -33,6 +33,7 @@ from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
 from .parting import Call, parted
+from .weights import Weight, differ
 
 STUCK = 0.2  # part of the deadline for which a rank must have stood in a collective to count as stuck in it
 STUCK_SECONDS = 1.0  # and at least so long
@@ -52,6 +53,7 @@ class _Record:
     buffers: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)  # order: digests by key and name
     narrowed: dict[int, dict[str, list[str]]] = field(default_factory=dict)  # order: dtypes by path of the tensor
     updated: dict[int, tuple[bool, bool]] = field(default_factory=dict)  # order: changed something, had gradients
+    weights: dict[int, Weight] = field(default_factory=dict)  # order: of one element in the loss
     called: dict[int, list[Call]] = field(default_factory=dict)  # order of the program's call: of sharded modules
     seeds: dict[int, int] = field(default_factory=dict)  # order: what the generators were seeded with
     peers: list[set[int]] = field(default_factory=list)  # of each sharding: ranks over which gradients are averaged
@@ -74,6 +76,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     _mark_seeds(records, events)
     _mark_buffers(records, events)
     _mark_updates(records, events)
+    _mark_weights(records, events)
     apart = parted([r.called for r in records], [r.returned for r in records], events)
     if not _mark_alone(run, records, events, None if apart is None else apart.orders) and apart is not None:
         apart.mark(events, [_Names(record).of for record in records])
@@ -113,6 +116,8 @@ def _read(path: Path) -> _Record:
                 record.narrowed[fields["order"]] = fields["of"]
             case "updated":
                 record.updated[fields["order"]] = fields["changed"], fields["gradients"]
+            case "weight":
+                record.weights[fields["order"]] = Weight(fields["of_each"], fields["chosen"])
             case "called":
                 call = Call(fields["number"], fields["id"], Location(*fields["at"]))
                 record.called.setdefault(fields["order"], []).append(call)
@@ -301,6 +306,22 @@ def _mark_updates(records: list[_Record], events: list[list[Event]]) -> None:
         gradients = any(one[1] for one in known)
         for own, step in zip(events, steps, strict=True):
             _put(own, dataclasses.replace(step, changed=changed, gradients=gradients))
+
+
+# --- losses in which elements weigh more on some ranks ---
+
+
+def _mark_weights(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the backwards from means over as many elements as each rank has, where ranks have different numbers."""
+    backwards = [[e for e in own if isinstance(e, Backward)] for own in events]
+    for one in zip(*backwards, strict=False):
+        if len({e.at for e in one}) > 1:
+            return
+        weights = [record.weights.get(e.order) for record, e in zip(records, one, strict=True)]
+        known = [weight for weight in weights if weight is not None]
+        if len(known) == len(weights) and differ(known):
+            for own, event in zip(events, one, strict=True):
+                _put(own, dataclasses.replace(event, counted_alone=True))
 
 
 # --- batches that are the same on all ranks ---

@@ -62,6 +62,7 @@ from .loop import (
     ClippingByLocalNorm,
     ClippingOverMixedMeshes,
     GradientSyncLeftOff,
+    LocalTokenMean,
     LossReducedBeforeBackward,
     PartialTensorRead,
 )
@@ -133,6 +134,7 @@ RULES: tuple[Rule, ...] = (
     ClippingByLocalNorm(),
     ClippingOverMixedMeshes(),
     LossReducedBeforeBackward(),
+    LocalTokenMean(),
     AccumulationNotDivided(),
     ReductionInLowPrecision(),
     AllReduceEachMicroBatch(),

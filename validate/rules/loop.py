@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..events import (
     Backward,
     CollectiveCalled,
+    ForwardEntered,
     GradientsClipped,
     GradientsScaled,
     GradientSyncSet,
@@ -145,6 +146,30 @@ class ClippingOverMixedMeshes(Rule):
                 "the norm of each mesh's gradients and combine them."
             )
             yield self.finding(clipped, message, (split, "the plan"))
+
+
+class LocalTokenMean(Rule):
+    """The mean over ranks of means over their own tokens is none over all tokens, unless all ranks have as many."""
+
+    code = "FS410"
+    name = "local-token-mean"
+    severity = Severity.WARN
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for backward in trace.of(Backward):
+            if backward.counted_alone is not True:
+                continue
+            entered = next((e for e in reversed([*trace.before(backward, ForwardEntered)]) if e.sharded), None)
+            if entered is None or trace.escaped(entered.module):
+                continue
+            message = (
+                "this loss is a mean over the tokens that a mask leaves on this rank, and FSDP averages the gradients "
+                "of ranks that have more of them and of ranks that have fewer: a token weighs the less, the more there "
+                "are beside it. Divide the sum of the losses by the count of all ranks (dist.all_reduce), and multiply "
+                "by their number."
+            )
+            yield self.finding(backward, message, (entered, "the forward"))
 
 
 class LossReducedBeforeBackward(Rule):

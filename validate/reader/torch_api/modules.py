@@ -41,7 +41,7 @@ from ..walk.lookup import ATTRIBUTES
 from ..walk.loops import iterate
 from ..walk.structure import attach, children, descendants
 from .applied import flag, of_given
-from .losses import is_mean
+from .losses import ignores, is_mean
 from .table import anything, api, method
 
 
@@ -116,6 +116,10 @@ def _library_module(call: Call) -> Value:
         call.walk.establish(module, "drops")
     if name.endswith("Loss") and is_mean(call):
         call.walk.establish(module, "means")
+        if ignores(call):
+            call.walk.establish(module, "ignores")
+    elif name.endswith("Loss") and call.constant(None, "reduction") == "sum":
+        call.walk.establish(module, "sums")
     for value in call.everything():
         for _, v in members(value):
             if isinstance(v, Obj) and call.walk.what(v) is What.MODULE:

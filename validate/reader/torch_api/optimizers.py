@@ -23,7 +23,7 @@ from ..walk.core import Walk, owners
 from ..walk.escapes import escape
 from ..walk.lookup import ATTRIBUTES
 from ..walk.reduced import reduced_before
-from .losses import averaged
+from .losses import averaged, counts_alone
 from .table import anything, api, method
 
 _OPTIMIZERS = (
@@ -227,7 +227,13 @@ def _backward(call: Call, receiver: Value) -> Value | None:
     ):
         return None
     walk = call.walk
-    walk.emit(Backward, call.node, of=reduced_before(walk, receiver), averaged=averaged(walk, receiver))
+    walk.emit(
+        Backward,
+        call.node,
+        of=reduced_before(walk, receiver),
+        averaged=averaged(walk, receiver),
+        counted_alone=counts_alone(walk, receiver),
+    )
     return NONE
 
 

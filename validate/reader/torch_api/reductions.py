@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..values import NONE, Obj, Part, Tensors, Value, What, members
+from ..values import NONE, Const, Obj, Part, Sym, Tensors, Value, What, members
+from ..walk import masked
 from ..walk.calls import Call, call_library
 from ..walk.parts import part_in, read_part, reduced_part, scaled
 from .table import anything, api
@@ -19,11 +20,19 @@ def _reduced(call: Call, receiver: Value) -> Value | None:
     if _OVER_DIMS & set(call.kwargs) or (call.args and how != "norm") or len(call.args) > 1:
         return None
     made = reduced_part(call.walk, receiver, how)
-    if made is None and how == "mean" and isinstance(receiver, Obj) and call.walk.what(receiver) is What.OPAQUE:
-        mean = call.walk.unknown()
+    if made is not None or how not in ("mean", "sum") or not isinstance(call.node, ast.Call):
+        return made
+    of = call.node.func.value if isinstance(call.node.func, ast.Attribute) else call.node
+    is_opaque = isinstance(receiver, Obj) and call.walk.what(receiver) is What.OPAQUE
+    if not is_opaque and not isinstance(receiver, Sym):
+        return None
+    if how == "sum":
+        return masked.summed(call.walk, receiver, ast.unparse(of))
+    mean = call.walk.unknown()
+    if is_opaque:  # what was computed may have been divided before
         call.walk.establish(mean, "mean")
-        return mean
-    return made
+    masked.averaged(call.walk, mean, of)
+    return mean
 
 
 @anything("pow", "square", "abs", "double", "neg")
@@ -49,7 +58,16 @@ def _norm(call: Call) -> Value:
         made = reduced_part(walk, given, "sum" if call.name == "torch.sum" else "norm")
         if made is not None:
             return made
-    return _made_of(call)
+    whole = _made_of(call)
+    if call.name == "torch.sum" and len(call.args) == 1 and not call.kwargs and isinstance(whole, Obj):
+        return masked.summed(walk, given, ", ".join(map(ast.unparse, getattr(call.node, "args", ()))))
+    return whole
+
+
+@api("torch.count_nonzero")
+def _counted(call: Call) -> Value:
+    call_library(call, call.name)
+    return masked.summed(call.walk, call.args[0] if call.args else NONE, "mask" if len(call.args) == 1 else "")
 
 
 @api("torch._foreach_norm")
@@ -79,6 +97,8 @@ def _made_of(call: Call) -> Value:
 def _in_place(call: Call, receiver: Value) -> Value | None:
     if isinstance(receiver, Obj):
         call.walk.establish(receiver, "scaled")
+    elif isinstance(receiver, Sym):
+        call.walk.store.set((receiver.key, "%scaled"), Const(True))
     if not isinstance(receiver, Tensors) or not call.args:
         return None
     scaled(call.walk, receiver, call.args[0], call.node)

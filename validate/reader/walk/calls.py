@@ -268,9 +268,14 @@ def enter_forward(call: Call, module: Obj) -> Value:
     """`module(...)`."""
     tell_forward(call, module)
     made = walk_forward(call, module, "forward")
-    if call.walk.fact(module, "means") and isinstance(made, Obj):
-        call.walk.establish(made, "mean")
+    if isinstance(made, Obj):
+        for of_loss, of_made in _LOSSES.items():
+            if call.walk.fact(module, of_loss):
+                call.walk.establish(made, of_made)
     return made
+
+
+_LOSSES = {"means": "mean", "sums": "sum", "ignores": "masked"}  # of what a module makes, by what it is
 
 
 def enter_registered(call: Call, receiver: Value, name: str) -> None:

@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import calls, filled
+from . import calls, filled, masked
 from .assignment import assign
 from .conditions import test, truth, walk_cell
 from .core import Walk, expression
@@ -201,7 +201,9 @@ def _binary(walk: Walk, node: ast.BinOp) -> Value:
     if isinstance(node.op, ast.Mult | ast.Div):
         scaled(walk, left, right, node)
         scaled(walk, right, left, node)
-    return binary(walk, node.op, left, right)
+    made = binary(walk, node.op, left, right)
+    masked.carry(walk, node.op, (node.left, node.right), left, right, made)
+    return made
 
 
 def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:

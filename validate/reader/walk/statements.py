@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import calls, filled
+from . import calls, filled, masked
 from .assignment import assign, extend
 from .conditions import branch, test
 from .contexts import context_manager, enter_context
@@ -84,6 +84,7 @@ def _augmented(walk: Walk, node: ast.AugAssign) -> bool:
     result = binary(walk, node.op, before, value)
     if isinstance(result, Const):
         result = walk.sym()  # a counter
+    masked.carry(walk, node.op, (node.target, node.value), before, value, result)
     assign(walk, node.target, result)
     return True
 
