@@ -8,7 +8,6 @@ import shutil
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,6 +20,7 @@ from pytorch_fsdp2_dcp.validate.page.timeline import LANES, timeline
 
 from ..commands import SKILL, assert_refused, fsdp2
 from ..schemas import VALIDATE
+from .documents import FINDING, document, module, proof, rank, save
 
 SCRIPTS = SKILL / "tests" / "fixtures" / "scripts"
 VOID = {"meta", "line", "rect", "circle", "polyline", "path"}
@@ -62,59 +62,6 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
-
-
-def proof(name: str = "trace", status: str = "pass", reason: str = "it holds", **more: Any) -> dict[str, Any]:
-    whole = {"claim": "as it should be", "seconds": 1.25, "figures": {}, "findings": []}
-    return {"name": name, "status": status, "reason": reason, **whole, **more}
-
-
-def rank(number: int, stood_still: float, **more: Any) -> dict[str, Any]:
-    times = {"called": 1.0, "returned": 1.25, "staged": 1.5, "written": 2.0, "waits": [[1.9, 2.1]]}
-    return {"rank": number, **times, "stood_still": stood_still, **more}
-
-
-def save(step: int = 2, kind: str = "async", ranks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    own = {"step": step, "target": f"out/step-{step}", "file": "train.py", "line": 7, "kind": kind}
-    return {**own, "ranks": ranks or [rank(0, 0.45), rank(1, 0.6)]}
-
-
-def module(name: str, group: list[str], own: list[int], **more: Any) -> dict[str, Any]:
-    kept = {"class": "Linear", "shards": ["dp_shard=2: Shard(0)"], "dtypes": ["float32"], "elements": 1234}
-    return {"model": 0, "module": name, "group": group, **kept, "bytes": own, "optimizer_bytes": own, **more}
-
-
-def document(*proofs: dict[str, Any], script: str = "train.py", **run: Any) -> dict[str, Any]:
-    seen = {"losses": [[1, 2.0], [2, 1.5], [3, 1.25]], "steps": [[0, 0.0], [1, 0.5], [2, 0.9], [3, 2.4]]} | run
-    seen = {"saves": [save()], "ownership": [module("blocks.0", ["blocks.0"], [288, 280])]} | seen
-    whole = {
-        "version": 1,
-        "script": script,
-        "torch": "2.13.0",
-        "nproc": 2,
-        "launcher": "warm",
-        "seconds": 3.5,
-        "proofs": list(proofs) or [proof()],
-        "run": seen,
-    }
-    jsonschema.validate(whole, VALIDATE)
-    return whole
-
-
-FINDING = {
-    "code": "FS401",
-    "name": "optimizer-before-sharding",
-    "severity": "error",
-    "file": "train.py",
-    "line": 2,
-    "column": 1,
-    "message": "the optimizer steps what is no longer the model's",
-    "clause": 4,
-    "page": "references/rules/FS401-optimizer-before-sharding/page.md",
-    "related": [{"file": "train.py", "line": 3, "message": "sharded here"}],
-    "ranks": [0, 1],
-    "fix": None,
-}
 
 
 def test_each_proof_is_told_with_verdict_claim_reason_and_time() -> None:
@@ -331,14 +278,8 @@ def test_a_real_run_is_reported_beside_its_verdicts(tmp_path: Path) -> None:
     jsonschema.validate(found, VALIDATE)
     assert (place / "out.html").is_symlink()
     text = Page((place / "real.html").read_text()).text
-    assert (
-        not {path.name for path in place.iterdir()}
-        - {path.name for path in SCRIPTS.iterdir()}
-        - {
-            "out.html",
-            "real.html",
-        }
-    )
+    theirs = {path.name for path in SCRIPTS.iterdir()}
+    assert {path.name for path in place.iterdir()} == {*theirs, "out.html", "real.html"}
     run = found["run"]
     assert [step for step, _ in run["losses"]] == [step for step, _ in run["steps"][1:]] == list(range(1, 11))
     assert [saved["step"] for saved in run["saves"]] == [3, 6, 9]
