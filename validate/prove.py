@@ -8,7 +8,8 @@ The script is not modified. It runs under a probe, on CPU ranks or on the GPUs t
   reshard  so killed and started again on other ranks, it has the state that was saved, bit for bit, and goes on with
            the same losses and gradient norms up to rounding
   crash    killed in any phase of a save and started again, it loses at most the steps since the last whole checkpoint;
-           all phases where the proof is named, the likeliest otherwise
+           all phases where the proof is named, the likeliest otherwise; asked to end by a signal that it handles, and
+           ended with 0, it loses none
   async    what an asynchronous save writes is the state at the call, however far the loop has gone on by then
   export   what it exports, and a checkpoint that is converted, holds the weights that the ranks had in memory
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pytorch_fsdp2_dcp.validate.proofs.crash import CUTS
+from pytorch_fsdp2_dcp.validate.launch import launcher
+from pytorch_fsdp2_dcp.validate.proofs.bench import Bench, Subject
+from pytorch_fsdp2_dcp.validate.proofs.crash import CUTS, Broken, Examination
 from pytorch_fsdp2_dcp.validate.proofs.damage import newest, plant, problem
+from pytorch_fsdp2_dcp.validate.proofs.ground import ground
 
 from ..runs import run_script
 from .test_prove import Validate, place, validate  # noqa: F401 - fixtures
@@ -21,7 +24,9 @@ def test_a_script_that_keeps_what_is_whole_is_cut_in_every_phase(validate: Valid
     figures = proofs["crash"]["figures"]
     seen = [(cut["harm"], cut["phase"], cut.get("damage")) for cut in figures["cuts"]]
     assert seen == [
-        (cut.harm, cut.phase, cut.damage) for cut in CUTS if cut.phase != "staging" and cut.harm != "kill writer"
+        (cut.harm, cut.phase, cut.damage)
+        for cut in CUTS
+        if cut.phase != "staging" and cut.harm not in ("kill writer", "signal")  # it handles none
     ]
     assert figures["not_seen"] == []
     assert all(0 <= cut["steps_lost"] <= cut["allowed"] <= 2 for cut in figures["cuts"])
@@ -104,6 +109,60 @@ def test_a_planted_mistake_is_refused_with_the_phase_named(
     code, proofs, stderr = validate(script, "--prove", "crash")
     assert (code, proofs["crash"]["status"]) == (1, "fail"), (proofs, stderr)
     assert all(word in proofs["crash"]["reason"] for word in words), proofs["crash"]["reason"]
+
+
+HANDLED = {
+    "import pickle\n": "import pickle\nimport signal\nimport sys\n",
+    "        self.done = 0\n": "        self.done, self.asked = 0, torch.tensor(0)\n"
+    "        signal.signal(signal.SIGTERM, self.ask)\n\n"
+    "    def ask(self, signum, frame):\n        self.asked += 1\n",
+    "            if self.done % EVERY == 0:\n                self.save()\n": "            dist.all_reduce(self.asked)\n"
+    "            if self.asked or self.done % EVERY == 0:\n                self.save()\n"
+    "            if self.asked:\n                break\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (("", ""), None),
+        (("self.asked += 1", "sys.exit(143)"), None),  # says that it was cut off, and promises nothing
+        (("self.asked += 1", "raise KeyError(signum)"), None),
+        (("if self.asked or self.done", "if self.done"), "begins from step 2, and all ranks had ended with 0"),
+        (("dist.all_reduce(self.asked)", "pass"), "is sent SIGTERM after its first step"),
+    ],
+    ids=["saves and ends", "exits at once", "raises", "ends without saving", "each rank by itself"],
+)
+def test_a_signal_that_is_handled_loses_nothing_where_the_script_ends_with_0(
+    place: Path,  # noqa: F811
+    tmp_path: Path,
+    edit: tuple[str, str],
+    words: str | None,
+) -> None:
+    script = place / "keeps_two.py"
+    for old, new in (*HANDLED.items(), edit):
+        script.write_text(script.read_text().replace(old, new))
+    (tmp_path / "runs").mkdir()
+    subject = Subject(
+        script=script, args=(), nproc=2, cwd=place, checkpoint_arg=None, stop_after=None, timeout=20,
+    )  # fmt: skip
+    bench = Bench(subject, launcher("warm"), tmp_path / "runs")
+    examined = Examination(bench, ground(bench))
+    (asked,) = (cut for cut in CUTS if cut.harm == "signal")
+
+    def examine() -> None:
+        examined.cut(asked)
+        examined.end()
+
+    if words is None:
+        examine()
+        (seen,) = examined.cuts
+        assert (seen["ended_after_step"], seen["resumed_from_step"]) == (3, 2 if edit[0] else 3)
+    else:
+        with pytest.raises(Broken, match=words):
+            examine()
 
 
 @pytest.mark.slow

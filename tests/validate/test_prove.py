@@ -166,6 +166,12 @@ def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path:
     stacks = proofs["trace"]["figures"]["stacks"]
     assert set(stacks) == {"0", "1"}
     assert all("wait_for_nobody" in stack for stack in stacks.values())
+    assert proofs["trace"]["figures"]["hang"] == [
+        {"rank": 0, "steps": 0, "code": None, "call": "barrier", "at": "train.py:7", "missing": [1]},
+        {"rank": 1, "steps": 0, "code": None, "call": None, "at": "train.py:8", "missing": []},
+    ]
+    told = "rank 0 waits in barrier at train.py:7 for rank 1; rank 1 is at train.py:8, outside any call that the probe"
+    assert told in proofs["trace"]["reason"]
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-Phase = Literal["call", "staging", "writing", "written", "published", "removal"]
-Harm = Literal["kill all", "kill one", "kill writer", "full disk", "hold"]
+Phase = Literal["call", "staging", "writing", "written", "published", "removal", "step"]
+Harm = Literal["kill all", "kill one", "kill writer", "full disk", "hold", "signal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class Fault:
     * `published`: when the metadata is there.
     * `removal`: when the program removes a checkpoint by `shutil.rmtree`, and part of its files are gone. It need not
       be part of the save.
+    * `step`: when `after` optimizer steps are done, whether it saves or not.
 
     `harm` is what is done there, by the first rank that comes to it:
 
@@ -32,12 +33,15 @@ class Fault:
     * `full disk`: from there on every write of a checkpoint raises ENOSPC, on all ranks.
     * `hold`: what writes the save, which is asynchronous, waits until the program has done `until` steps or waits for
       the save itself; what copies its state, where that is done in the background, until one step later.
+    * `signal`: the signal `signum` to rank 0, and to the others one step later, as far as they come: signals that are
+      sent to all at one moment reach them before and after they look for one.
     """
 
     harm: Harm
     phase: Phase
     after: int
     until: int = 0
+    signum: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Does to one save what `Fault` says: ends processes, lets the disk be full, or holds what writes.
+"""Does what `Fault` says: to one save, ends processes, lets the disk be full, or holds what writes; or sends a signal.
 
 A rank and the process that writes for it, where a save has one, each have a `Faults`; they meet in files.
 """
@@ -58,7 +58,7 @@ class Faults:
         if self.fault is None:
             return
         self._calls[process] += 1
-        if self.fault.phase != "removal" and steps >= self.fault.after and self.chosen is None:
+        if self.fault.phase not in ("removal", "step") and steps >= self.fault.after and self.chosen is None:
             self._due = True
             chosen = {"process": process, "number": self._calls[process], "step": steps}
             write_whole(self._places.chosen(self._rank), json.dumps(chosen))
@@ -83,6 +83,13 @@ class Faults:
                 self._pass("copying", steps)
             if steps >= self.fault.until:
                 self._pass("writing", steps)
+
+    def send_signal(self, steps: int) -> None:
+        """Send this rank its signal once it has done so many steps. Raises what the program's handler raises."""
+        if self.fault is not None and self.fault.harm == "signal" and steps == self.fault.after + (self._rank > 0):
+            if self._rank == 0:
+                write_whole(self._places.struck, json.dumps({"rank": 0, "phase": "step", "step": steps}))
+            os.kill(os.getpid(), self.fault.signum)
 
     def awaited(self, steps: int, *, copying: bool) -> None:
         """The program is about to wait for a save, or for the copying of its state only."""

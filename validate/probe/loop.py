@@ -173,9 +173,12 @@ def install(
                 changed = updates.after(optimizer, look)
                 note = {"note": "updated", "order": order, "changed": changed, "gradients": look.gradients}
                 observer.recorder.write(note)
-            meter.after_step(optimizer)
+            counted = meter.after_step(optimizer)
         except Exception:
             observer.failed()
+            return
+        if counted:
+            observer.faults.send_signal(observer.steps)  # here, where nothing catches what its handler raises
 
     observer.wrap([Optimizer], "__init__", optimizer_built, by_program=False)
     for cls in scheduler_classes():

@@ -98,10 +98,10 @@ class Meter:
         self._grad_norm_sq = sum(square for _, square in squares)
         self._lrs = _lrs(self._known())
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Count the step, write its figures, and end here if this is the last one wanted."""
+    def after_step(self, optimizer: Optimizer) -> bool:
+        """Count the step, write its figures, and end here if this is the last one wanted; whether it counts."""
         if not self._counts(optimizer):
-            return
+            return False
         self._observer.steps += 1
         if self._wanted:
             losses, self._losses = self._losses, []
@@ -124,6 +124,7 @@ class Meter:
         self._observer.faults.stepped(self._observer.steps)
         if self._observer.steps == self._observer.settings.probe.stop_after:
             self._stop()
+        return True
 
     def _counts(self, optimizer: Optimizer) -> bool:
         return next((o for o in self._living()), None) is optimizer

@@ -9,9 +9,10 @@ import shutil
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
-from ..events import AsyncSaved, Event, Exited, GroupInitialised, MeshCreated, Saved
+from ..events import AsyncSaved, Exited, GroupInitialised, MeshCreated, Saved
 from ..header import Header
 from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
 from ..probe.figures import DRAWS, StepFigures, figures
@@ -20,6 +21,7 @@ from ..probe.whole import WholeState, whole_state
 from ..report import plural
 from ..trace import Trace
 from .base import CannotProve
+from .hang import describe_hang, standing
 from .progress import Progress
 from .topology import Topology
 
@@ -249,6 +251,14 @@ class Ran:
             return f"the ranks are {describe_hang(self.run, self.traces)}"
         return None if self.completed else how_it_ended(self.run)
 
+    @property
+    def hang(self) -> dict[str, Any]:
+        """What a verdict's figures say of a hang: where each rank stood, and its stack. Empty where there is none."""
+        if not self.run.hung:
+            return {}
+        where = [one.as_json() for one in standing(self.run, self.traces)]
+        return {"hang": where, "stacks": {str(end.rank): end.stack for end in self.run.ends if end.stack}}
+
 
 @dataclass(frozen=True)
 class Stopped(Ran):
@@ -375,26 +385,6 @@ def _error(end: RankEnd, run: Run) -> str | None:
         if Path(file).is_relative_to(run.job.script.parent) and "site-packages" not in file
     ]
     return end.error.strip().splitlines()[0] + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
-
-
-def describe_hang(run: Run, traces: tuple[Trace, ...]) -> str:
-    """Which ranks were still running at the deadline, in what, and how the others ended."""
-    parts = []
-    for end, trace in zip(run.ends, traces, strict=True):
-        if end.code is not None:
-            parts.append(f"rank {end.rank} had exited with {end.code}")
-            continue
-        waiting: Event | None = next((e for e in reversed(trace.events) if not e.when.finished), None)
-        where = f"in {type(waiting).__name__} at {waiting.at}" if waiting else "outside any call that the probe watches"
-        parts.append(f"rank {end.rank} was {where}")
-    steps = min((trace_steps(trace) for trace in traces), default=0)
-    slow = f" (after {plural(steps, 'optimizer step')}: if it was training on, try --stop-after)" if steps else ""
-    return f"still running after {run.job.deadline:g} s: {'; '.join(parts)}{slow}"
-
-
-def trace_steps(trace: Trace) -> int:
-    """How many optimizer steps a rank had done when the last event was seen."""
-    return max((event.when.step or 0 for event in trace.events), default=0)
 
 
 def _copy_tree(source: Path, destination: Path, scratch: Path) -> None:

@@ -1,5 +1,8 @@
 """The proof `crash`: SIGKILL at every phase of a save loses at most the steps since the last whole checkpoint.
 
+A script that handles SIGTERM, or another signal by which schedulers tell that the end is near, is sent that too: if it
+then ends with 0, as if all were well, nothing must be lost.
+
 One place, one command line, started again and again: each run but the last is ended in another phase of a save. The
 next must begin with the state of the last whole checkpoint, computes what the straight run computes from there, and so
 comes to the save in which it is ended itself. The last one comes to its end, with its newest checkpoint whole. Between
@@ -9,15 +12,17 @@ two runs a damaged checkpoint may be put where the next save would go.
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..events import AsyncSaved, Awaited, DirectoryRemoved, Saved
+from ..events import AsyncSaved, Awaited, DirectoryRemoved, Saved, SignalHandled
 from ..launch.job import Fault, Harm, Phase
 from ..launch.places import Places
 from ..report import plural
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, Measured, Place, Ran, describe_hang, how_it_ended, saves_of
+from .bench import Bench, Measured, Place, Ran, how_it_ended, saves_of
 from .damage import Damage, newest, plant, problem
 from .ground import Ground, ground
 from .resume import first_difference, restored_difference
@@ -31,6 +36,9 @@ WHERE: dict[Phase, str] = {
     "published": "after the metadata",
     "removal": "while an old checkpoint is removed",
 }
+ASKS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that ask a script to end; of those that it handles, the first is sent."""
+FAILED = ("RuntimeError", "Dist")  # how the errors of collectives begin that the ranks do not all take part in
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class Cut:
     def __str__(self) -> str:
         if self.harm == "full disk":
             return "the disk full while a rank writes"
+        if self.harm == "signal":
+            return "a signal that asks it to end, between two saves"
         return f"{WHOM[self.harm]} killed {WHERE[self.phase]}"
 
 
@@ -58,6 +68,7 @@ CUTS = (
     Cut("kill writer", "writing"),
     Cut("kill one", "written"),
     Cut("kill all", "written", "an empty folder", always=True),
+    Cut("signal", "step", always=True),
     Cut("kill all", "published", always=True),
     Cut("kill all", "removal", always=True),
 )
@@ -68,19 +79,25 @@ class Chain:
     """Runs in one place, one after the other, and with what the next of them must begin.
 
     * `whole`: the step of the last checkpoint that is whole, 0 where none is.
-    * `enough`: the step that will do. It is less than `whole` where a run had no time to make known what it saved.
+    * `enough`: the step that will do, and why. It is less than `whole` where a run had no time to make known what it
+      saved.
     * `cuts`: what was seen of each cut, for the figures; the last one is still to be completed by the next run.
     """
 
     place: Place
     whole: int = 0
     enough: int = 0
+    why: str = ""
     situation: str = "run from scratch"
     cuts: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Broken(Exception):
-    """A run did what it must not; the message says in which situation and what."""
+    """A run did what it must not; the message says in which situation and what, `figures` more of a hang."""
+
+    def __init__(self, message: str, figures: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.figures = dict(figures or {})
 
 
 class Crash(Proof):
@@ -97,7 +114,8 @@ class Crash(Proof):
                     examined.cut(cut)
             examined.end()
         except Broken as broken:
-            return Verdict(name=self.name, status="fail", reason=str(broken), figures=examined.figures())
+            figures = examined.figures() | broken.figures
+            return Verdict(name=self.name, status="fail", reason=str(broken), figures=figures)
         if not examined.cuts:
             raise CannotProve("no phase of a save was seen; expected saves by a storage writer of torch.distributed")
         figures = examined.figures()
@@ -122,6 +140,7 @@ class Examination:
         self._full_disk = bench.full_disk(found.middle)
         self._chain = Chain(self._full_disk.place)
         self._asynchronous = [save for save in found.saves if isinstance(save, AsyncSaved)]
+        self._handled = {event.signum for trace in bench.straight.traces for event in trace.of(SignalHandled)}
         removed = [event.target for trace in bench.straight.traces for event in trace.of(DirectoryRemoved)]
         self._removes = any(bench.straight.below(target) for target in removed)
 
@@ -145,22 +164,29 @@ class Examination:
         if cut.phase == "removal" and not self._removes:
             self.not_seen.append(str(cut))
             return
+        signum = next((signum for signum in ASKS if signum in self._handled), None)
+        if cut.harm == "signal" and signum is None:
+            return
         chain = self._chain
-        after = self.ground.middle if not chain.cuts and cut.phase != "removal" else 1
-        ran, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after))
+        after = self.ground.middle if not chain.cuts and cut.phase not in ("removal", "step") else 1
+        ran, began = self._go_on(Fault(harm=cut.harm, phase=cut.phase, after=after, signum=signum or 0))
         places = Places(ran.run.records.parent)
-        if not places.struck.exists():
+        reached = began + max((figures[-1].step for figures in ran.measured if figures), default=0)
+        if not places.struck.exists() or (cut.harm == "signal" and reached >= self.ground.steps):
             self._at_its_end(ran, began)
             self.not_seen.append(str(cut))
             self._chain = Chain(self.bench.place())
             return
         struck = json.loads(places.struck.read_text())
-        reached = began + max((figures[-1].step for figures in ran.measured if figures), default=0)
         if cut.harm in ("full disk", "kill writer"):
             self._told(cut, ran, began + struck["step"])
-        known = self._known(ran, began, None if cut.phase == "removal" else began + struck["step"])
-        chain.enough = max(chain.enough, began, *known)
-        chain.whole = max(chain.enough, began + struck["step"] if cut.phase == "published" else 0)
+        if cut.harm == "signal":
+            self._asked(ran, began, reached)
+        else:
+            known = self._known(ran, began, None if cut.phase == "removal" else began + struck["step"])
+            chain.enough = max(chain.enough, began, *known)
+            chain.whole = max(chain.enough, began + struck["step"] if cut.phase == "published" else 0)
+            chain.why = f"the checkpoint of step {chain.enough} was whole"
         seen: dict[str, Any] = {"cut": str(cut), "harm": cut.harm, "phase": cut.phase, "ended_after_step": reached}
         chain.situation = f"with {cut}" if cut.harm == "full disk" else str(cut)
         chain.situation += f" after step {reached} of {self.ground.steps}"
@@ -187,8 +213,14 @@ class Examination:
         else:
             ran = self.bench.run(chain.place, stop_after=self.bench.left(chain.enough), fault=fault)
         self._runs += 1
+        situation = chain.situation
+        if fault is not None and fault.harm == "signal" and Places(ran.run.records.parent).struck.exists():
+            situation += f", and is sent {signal.Signals(fault.signum).name} after its first step"
+            first = ran.run.ends[0]  # to which the signal came first
+            if (first.error or "").startswith(FAILED) or (first.code == 0 and ran.broken):
+                raise Broken(f"{situation}: {ran.broken}", ran.hang)
         if ran.run.hung:
-            raise Broken(f"{chain.situation}: {describe_hang(ran.run, ran.traces)}")
+            raise Broken(f"{situation}: {ran.broken}", ran.hang)
         figures = ran.measured
         if not all(figures):
             if chain.whole >= steps and ran.completed:
@@ -201,7 +233,7 @@ class Examination:
         self._resumed(found)
         if found < chain.enough:
             where = f"from step {found}" if found else "from scratch"
-            raise Broken(f"{chain.situation}: it begins {where}, and the checkpoint of step {chain.enough} was whole")
+            raise Broken(f"{chain.situation}: it begins {where}, and {chain.why}")
         if lost := restored_difference(self.ground.whole, figures, found):
             raise Broken(f"{chain.situation}: {lost}")
         if difference := first_difference(self.ground.whole, figures, offset=found):
@@ -237,6 +269,16 @@ class Examination:
             raise Broken(
                 f"with {cut}, in the save of step {step}, rank {finished[0]} ends with exit code 0 all the same"
             )
+
+    def _asked(self, ran: Ran, began: int, reached: int) -> None:
+        """The script was sent a signal, and has ended: with 0 only if what it did until then is saved."""
+        chain = self._chain
+        if ran.completed:
+            chain.whole = chain.enough = reached
+            chain.why = f"all ranks had ended with 0 after step {reached}, as if it were saved"
+        else:  # it says that it was cut off
+            chain.enough = chain.whole = max(chain.enough, began, *self._known(ran, began, None))
+            chain.why = f"the checkpoint of step {chain.enough} was whole"
 
     def _known(self, ran: Ran, began: int, struck: int | None) -> list[int]:
         """The steps whose save had ended, as the program could know, when the save of step `struck` was cut."""

@@ -85,12 +85,12 @@ class Reshard(Proof):
             bench.copy(stopped.place), stop_after=bench.left(stopped.saved), whole_after=0, topology=topology
         )
         if ran.broken:
-            return self._broken(bench, topology, ran.broken, judge(ran.traces))
+            return self._broken(bench, topology, ran, judge(ran.traces))
         status, reason, figures = _judged(bench, stopped, ran)
         findings = tuple(judge(ran.traces)) if status == "fail" else ()
         return Target(topology=topology, status=status, reason=reason, figures=figures, findings=findings)
 
-    def _broken(self, bench: Bench, topology: Topology, how: str, findings: Sequence[Finding]) -> Target:
+    def _broken(self, bench: Bench, topology: Topology, ran: Ran, findings: Sequence[Finding]) -> Target:
         """A script need not run on every topology; where it does run from scratch, it should go on there too."""
         fresh = bench.run(bench.place(), stop_after=1, topology=topology)
         try:
@@ -99,8 +99,8 @@ class Reshard(Proof):
             refused = str(error)
         if refused is not None:
             return Target(topology=topology, status="skip", reason=f"it does not run at all: {refused}", figures={})
-        reason = f"it cannot continue, though it runs there from scratch: {how}"
-        return Target(topology=topology, status="fail", reason=reason, figures={}, findings=tuple(findings))
+        reason = f"it cannot continue, though it runs there from scratch: {ran.broken}"
+        return Target(topology=topology, status="fail", reason=reason, figures=ran.hang, findings=tuple(findings))
 
 
 def _judged(bench: Bench, stopped: Stopped, ran: Ran) -> tuple[str, str, dict[str, Any]]:

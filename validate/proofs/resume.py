@@ -60,7 +60,7 @@ class Resume(Proof):
         saved = stopped.saved
         figures: dict[str, Any] = {"steps": steps, "stopped_after_step": saved + 1, "resumed_from_step": saved}
         if stopped.broken:
-            return self._fail(f"of a second run of the same command line, {stopped.broken}", figures)
+            return self._fail(f"of a second run of the same command line, {stopped.broken}", figures | stopped.hang)
         if difference := first_difference(whole, stopped.measured, offset=0):
             figures["first_difference"] = vars(difference)
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
@@ -68,7 +68,8 @@ class Resume(Proof):
         resumed = bench.run(bench.copy(stopped.place), stop_after=bench.left(saved))
         findings = judge(resumed.traces)  # a load is seen only here: the straight run had nothing to load
         if resumed.broken:
-            return self._fail(f"killed after step {saved + 1} and started again, {resumed.broken}", figures, findings)
+            how = f"killed after step {saved + 1} and started again, {resumed.broken}"
+            return self._fail(how, figures | resumed.hang, findings)
         after, took = resumed.measured, resumed.steps
         figures["losses"] = losses(after, offset=saved)
         figures |= {"steps_after_resuming": took, "steps_expected": steps - saved}

@@ -9,7 +9,8 @@ from ..report import count, plural
 from ..rules import RULES, judge
 from ..rules.base import PROBE
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, describe_hang, how_it_ended
+from .bench import Bench, how_it_ended
+from .hang import describe_hang
 
 SUBSTANCE = (Sharded, Stepped, Saved, AsyncSaved, Loaded, TorchSaved)  # a run without any of these has shown nothing
 
@@ -28,7 +29,7 @@ class RulesHold(Proof):
         rules = sum(PROBE in rule.seen_by for rule in RULES)
         figures: dict[str, Any] = {"events": events, "rules": rules}
         if straight.run.hung:
-            figures["stacks"] = {str(e.rank): e.stack for e in straight.run.ends if e.stack}
+            figures |= straight.hang
             reason = describe_hang(straight.run, straight.traces)
         elif not straight.completed:
             reason = how_it_ended(straight.run)
