@@ -24,7 +24,7 @@ from .modules import Modules, class_name
 DEEP = 4  # attributes and items from a variable to what holds the tensors
 LONGEST = 4096  # items of a dictionary or list that is looked into
 MOST = 20_000  # values looked at each time
-_PLAIN = (str, bytes, int, float, complex, type(None), type, nn.Parameter)
+_PLAIN = frozenset({str, bytes, int, float, bool, complex, type(None), type})
 
 
 class Beside:
@@ -99,19 +99,22 @@ def _state(root: nn.Module) -> Iterator[torch.Tensor]:
 def _holders(frame: FrameType | None) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The dictionaries and lists of float tensors that variables of the program's functions under way lead to."""
     seen = set[int]()
-    todo = [(name, value, 0) for name, value in _variables(frame)]
+    todo = [(name, value, 0) for name, value in _variables(frame) if _may_hold(value)]
     for name, value, deep in todo:  # grows as it is walked
         if len(todo) > MOST:
             return
-        if id(value) in seen or isinstance(value, (*_PLAIN, torch.Tensor)):
+        if id(value) in seen:
             continue
         seen.add(id(value))
         items = _items(value)
         if held := [item for _, item in items if isinstance(item, torch.Tensor) and item.is_floating_point()]:
             yield name, held
         if deep < DEEP:
-            inside = ((key, item) for key, item in items if not isinstance(item, (*_PLAIN, torch.Tensor)))
-            todo += [(f"{name}{key}", item, deep + 1) for key, item in inside]
+            todo += [(f"{name}{key}", item, deep + 1) for key, item in items if _may_hold(item)]
+
+
+def _may_hold(value: Any) -> bool:
+    return type(value) not in _PLAIN and not isinstance(value, torch.Tensor)
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:

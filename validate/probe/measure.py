@@ -282,4 +282,4 @@ def _square(gradient: torch.Tensor | None) -> float:
     if gradient is None or (local := local_part(gradient)) is None:
         return 0.0
     with torch.no_grad():
-        return float(local.detach().double().square().sum().item())
+        return float(torch.linalg.vector_norm(local.detach(), dtype=torch.float64).item()) ** 2
