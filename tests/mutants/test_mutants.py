@@ -18,12 +18,15 @@ MUTANTS = {program.name: program for program in mutants()}
 KILLS = [
     ("trace", "C-save-meets-training"),
     ("parity", "A-accumulation-divided-twice"),
+    ("parity", "A-loss-of-one-rank-logged"),
+    ("parity", "A-batches-drawn-by-rank"),
     ("resume", "B-generators-not-saved"),
     ("resume", "B-average-of-weights-not-saved"),
     ("export", "B-exported-in-bf16"),
     ("async", "B-staging-not-waited-for"),
     ("reshard", "D-more-ranks-than-keys"),
     ("crash", "D-half-a-checkpoint-resumed"),
+    ("crash", "B-signal-ends-without-a-save"),
 ]
 
 # What the linter finds by itself. It may find more; a name goes from here only with its mutant.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pytorch_fsdp2_dcp.validate.header import Header
+from pytorch_fsdp2_dcp.validate.launch.job import Job, Run
 from pytorch_fsdp2_dcp.validate.probe.figures import DRAWS, StepFigures
-from pytorch_fsdp2_dcp.validate.proofs.totals import Total, compare, totals
+from pytorch_fsdp2_dcp.validate.proofs.bench import Bench, Subject
+from pytorch_fsdp2_dcp.validate.proofs.totals import Total, compare, misreported, totals
 
 
 def rank(step: int, losses: list[float], share: float | None, samples: list[int]) -> StepFigures:
@@ -52,6 +56,69 @@ def test_rounding_is_no_difference() -> None:
     assert (found.steps, found.apart, found.excuse) == (2, None, None)
     assert found.loss == pytest.approx(1e-5, rel=1e-3)
     assert found.grad_norm == pytest.approx(1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"step": 2, "loss": 3.0, "grad_norm": 2.0}, None),
+        ({"step": 2, "loss": 3.0001, "grad_norm": 2.001}, None),
+        ({"step": 9, "loss": 0.0, "grad_norm": 0.0}, None),  # not a step of the run
+        ({"step": 2, "loss": 1.5, "grad_norm": 2.0}, "its log has 1.5 as `loss` of step 2, and its ranks computed 3"),
+        (
+            {"step": 2, "loss": 3.0, "grad_norm": 1.0},
+            "its log has 1 as `grad_norm` of step 2, and its ranks computed 2",
+        ),
+    ],
+)
+def test_a_log_must_have_what_the_ranks_computed(row: dict[str, Any], told: str | None) -> None:
+    assert misreported([row], STRAIGHT, (1e-4, 1e-3)) == told
+
+
+def test_a_norm_that_cannot_be_told_is_not_looked_for_in_the_log() -> None:
+    unknown = {2: step(2, grad_norm=None)}
+    assert misreported([{"step": 2, "loss": 3.0, "grad_norm": 7.0}], unknown, (1e-4, 1e-3)) is None
+
+
+def test_a_difference_of_what_is_drawn_is_told_from_others() -> None:
+    drawn = after(mean=1.5, sum=3.0, samples=frozenset({7, 8}))
+    assert compare(STRAIGHT, drawn, offset=2).other_samples
+    assert not compare(STRAIGHT, after(mean=1.5, sum=3.0), offset=2).other_samples
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "logs"),
+    [
+        ('parser.add_argument("--log")', (), True),
+        ('parser.add_argument("--log")', ("--log", "mine"), False),
+        ("parser = None  # edited, and writes no log any more", (), False),
+    ],
+)
+def test_a_generated_script_is_given_a_log_where_it_has_a_flag_for_one(
+    tmp_path: Path, text: str, args: tuple[str, ...], logs: bool
+) -> None:
+    header = Header(
+        version="0.1.0", answers={}, digest="", checkpoint_arg="--checkpoint-dir", steps_arg="--steps", proof_args=()
+    )
+    (tmp_path / "train.py").write_text(text)
+    ran: list[Job] = []
+
+    class Idle:
+        name = "idle"
+
+        def run(self, job: Job) -> Run:
+            ran.append(job)
+            return Run(job=job, ends=(), records=tmp_path, seconds=0.0)
+
+    for number, of in enumerate((header, None)):
+        (tmp_path / str(number)).mkdir()
+        subject = Subject(
+            script=tmp_path / "train.py", args=args, nproc=2, cwd=tmp_path, checkpoint_arg="--checkpoint-dir",
+            stop_after=None, timeout=1.0, header=of,
+        )  # fmt: skip
+        bench = Bench(subject, Idle(), tmp_path / str(number))
+        assert bench.run(bench.place()).logged == []
+    assert [job.args.count("--log") for job in ran] == [int(logs or bool(args)), int(bool(args))]
 
 
 def test_losses_that_add_up_over_the_ranks_are_the_same() -> None:

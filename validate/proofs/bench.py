@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -136,9 +137,11 @@ class Bench:
         script = topology.script or subject.script
         if place.cwd != subject.cwd and script.is_relative_to(subject.cwd):
             script = place.cwd / script.relative_to(subject.cwd)  # so that what it saves beside itself is copied too
+        log = scratch / "log.jsonl"
+        logs = ("--log", str(log)) if self._logs else ()
         job = Job(
             script=script,
-            args=(*subject.args, *checkpoints, *topology.args, *args),
+            args=(*subject.args, *checkpoints, *topology.args, *args, *logs),
             nproc=topology.nproc,
             cwd=place.cwd,
             scratch=scratch,
@@ -152,7 +155,15 @@ class Bench:
             ),
         )
         with self.progress.run(fault):
-            return Ran(place, self.launcher.run(job))
+            return Ran(place, self.launcher.run(job), log)
+
+    @functools.cached_property
+    def _logs(self) -> bool:
+        """Whether the script was generated, still has the flag that sets its log, and was not given one."""
+        subject = self.subject
+        if subject.header is None or "--log" in subject.args:
+            return False
+        return '"--log"' in subject.script.read_text("utf-8", errors="replace")
 
     def left(self, saved: int) -> int | None:
         """After how many steps a run ends that continues after step `saved`, where runs are ended at all."""
@@ -186,7 +197,7 @@ class Bench:
     @functools.cached_property
     def _straight(self) -> Straight:
         ran = self.run(self.place())
-        return Straight(ran.place, ran.run)
+        return Straight(ran.place, ran.run, ran.log)
 
     @functools.cached_property
     def stopped(self) -> Stopped:
@@ -196,7 +207,7 @@ class Bench:
         """
         saved = self.straight.checkpoint_between()
         ran = self.run(self.place(), stop_after=saved + 1, whole_after=saved)
-        return Stopped(ran.place, ran.run, saved)
+        return Stopped(ran.place, ran.run, ran.log, saved)
 
     @functools.cached_property
     def without_dropout(self) -> Bench:
@@ -214,6 +225,12 @@ class Ran:
 
     place: Place
     run: Run
+    log: Path
+
+    @property
+    def logged(self) -> list[dict[str, Any]]:
+        """The rows of the log of a generated script, as far as that writes one."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     @functools.cached_property
     def traces(self) -> tuple[Trace, ...]:

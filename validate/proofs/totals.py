@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from .bench import Measured
 
@@ -60,7 +61,7 @@ class Apart:
 class Comparison:
     """How two runs compare over `steps` steps: the largest relative differences, and where they come apart.
 
-    `excuse`: why that need not be a mistake.
+    `excuse`: why that need not be a mistake. `other_samples`: it is that the ranks together are given other samples.
     """
 
     steps: int
@@ -69,6 +70,7 @@ class Comparison:
     tolerance: tuple[float, float]
     apart: Apart | None = None
     excuse: str | None = None
+    other_samples: bool = False
 
 
 def totals(measured: Measured) -> dict[int, Total]:
@@ -107,11 +109,28 @@ def compare(
     found = Comparison(steps=len(pairs), loss=loss, grad_norm=max(told, default=None), tolerance=tolerance)
     for a, b in pairs:
         if difference := _apart(a, b, name, tolerance):
-            return Comparison(
-                steps=found.steps, loss=found.loss, grad_norm=found.grad_norm, tolerance=tolerance, apart=difference,
+            return replace(
+                found,
+                apart=difference,
                 excuse=_excuse(a, b, one.values()),
-            )  # fmt: skip
+                other_samples=bool(a.samples and b.samples and a.samples != b.samples),
+            )
     return found
+
+
+def misreported(
+    rows: Iterable[Mapping[str, Any]], own: Mapping[int, Total], tolerance: tuple[float, float]
+) -> str | None:
+    """The first figure of a script's log (`step`, `loss`, `grad_norm`) that is not what its ranks computed together."""
+    for row in rows:
+        total = own.get(row["step"])
+        if total is None:
+            continue
+        for name, computed, limit in (("loss", total.mean, tolerance[0]), ("grad_norm", total.grad_norm, tolerance[1])):
+            if computed is not None and _relative(row[name], computed) > limit:
+                said = f"its log has {row[name]:.7g} as `{name}` of step {row['step']}"
+                return f"{said}, and its ranks computed {computed:.7g}"
+    return None
 
 
 def _apart(a: Total, b: Total, name: str, tolerance: tuple[float, float]) -> Apart | None:
