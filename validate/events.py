@@ -16,11 +16,13 @@ import enum
 import functools
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from .records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record(frozen=True, slots=True)
 class Location:
     """A place in a source file; `line` and `column` count from 1."""
 
@@ -32,7 +34,7 @@ class Location:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Ref:
     """The identity of an object of the observed program.
 
@@ -47,7 +49,7 @@ class Ref:
     many: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Question:
     """What each rank answers for itself: which files it sees, or what its clock says. `words`: as the program asks."""
 
@@ -55,7 +57,7 @@ class Question:
     about: Literal["files", "clock"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Choice:
     """One undecided branch that was taken: the reader walks both sides of a condition that it cannot evaluate.
 
@@ -67,7 +69,7 @@ class Choice:
     question: Question | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Circumstances:
     """Under what conditions an event happens.
 
@@ -117,7 +119,7 @@ class Via(str, enum.Enum):
     VALUE = "value"  # anything else
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Narrowed:
     """Tensors, by name, that are loaded `into` a dtype of fewer bits than the one `stored` in the checkpoint."""
 
@@ -126,7 +128,7 @@ class Narrowed:
     into: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One entry of a dictionary that is saved or loaded, once `Stateful` objects were asked for their state.
 
@@ -160,7 +162,7 @@ class Entry:
     narrowed: Narrowed | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Unset:
     """What in a module still holds what `to_empty` left there, by name; `everything`: all of its parameters do.
 
@@ -173,7 +175,7 @@ class Unset:
     made: Location | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Precision:
     """A `MixedPrecisionPolicy`: in what is computed, and in what gradients are reduced; None where it does not say.
 
@@ -184,7 +186,7 @@ class Precision:
     reduce: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Event:
     """What all events have: their place in the order of the trace, where and under what circumstances they happen.
 
@@ -217,7 +219,7 @@ class Event:
 # --- launch, groups, meshes ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupInitialised(Event):
     """`init_process_group`.
 
@@ -231,7 +233,7 @@ class GroupInitialised(Event):
     world_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeviceSet(Event):
     """The process chose its accelerator (`torch.cuda.set_device`, `torch.accelerator.set_device_index`).
 
@@ -239,7 +241,7 @@ class DeviceSet(Event):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AcceleratorUsed(Event):
     """Something was put on the accelerator (`.cuda()`, `.to("cuda")`, `device="cuda:1"`), which initialises it.
 
@@ -250,7 +252,7 @@ class AcceleratorUsed(Event):
     module: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MeshCreated(Event):
     """`init_device_mesh` or `DeviceMesh(...)`. `shape` holds None for a size that is not known.
 
@@ -269,7 +271,7 @@ class MeshCreated(Event):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupCreated(Event):
     """`dist.new_group`: every rank of the world must call it, members or not.
 
@@ -287,7 +289,7 @@ class GroupCreated(Event):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CollectiveCalled(Event):
     """A collective that the program itself calls: a `torch.distributed` function, or `DTensor.full_tensor`.
 
@@ -303,12 +305,12 @@ class CollectiveCalled(Event):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GroupDestroyed(Event):
     """`destroy_process_group` of the default group; for the reader also what is called like that and cannot be seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TorchApiUsed(Event):
     """A name of torch's distributed API, or an argument of it, that not every release of torch has.
 
@@ -321,7 +323,7 @@ class TorchApiUsed(Event):
     argument: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OldPathUsed(Event):
     """`from PATH import NAMES` of a path that torch keeps for old programs only; all of it is at `public` now.
 
@@ -333,14 +335,14 @@ class OldPathUsed(Event):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SignalHandled(Event):
     """`signal.signal` installed a handler."""
 
     signum: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Exited(Event):
     """The end of the program. `code` is the exit status; negative for a signal, None for the reader."""
 
@@ -351,7 +353,7 @@ class Exited(Event):
 # --- the model ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ModuleBuilt(Event):
     """An `nn.Module` was constructed. `meta` when on the meta device, None where unknown."""
 
@@ -360,7 +362,7 @@ class ModuleBuilt(Event):
     meta: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sharded(Event):
     """`fully_shard(module)` was called (whether or not it then raised).
 
@@ -391,7 +393,7 @@ class Sharded(Event):
     everyone: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Tied(Event):
     """A parameter of one module was made that of another module as well: `head.weight = embed.weight`.
 
@@ -404,7 +406,7 @@ class Tied(Event):
     to: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Parallelised(Event):
     """`parallelize_module(module, ...)`: tensor parallelism was applied to a module.
 
@@ -416,28 +418,28 @@ class Parallelised(Event):
     root: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Unsharded(Event):
     """`module.unshard()`: the program gathers the parameters itself."""
 
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Resharded(Event):
     """`module.reshard()`."""
 
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Materialised(Event):
     """`module.to_empty(...)`."""
 
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Cast(Event):
     """The parameters of a module were given a dtype (`module.to(torch.bfloat16)`, `module.half()`).
 
@@ -448,7 +450,7 @@ class Cast(Event):
     dtype: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeepCopied(Event):
     """`copy.deepcopy(module)`, or a class of torch that makes such a copy, and no handler is ready for its failure.
 
@@ -458,7 +460,7 @@ class DeepCopied(Event):
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Attached(Event):
     """A module became part of another one, in which something is sharded already.
 
@@ -470,7 +472,7 @@ class Attached(Event):
     parameters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WrapperApiUsed(Event):
     """Something of FSDP1's wrapper class, by its dotted name, was used on a module that `fully_shard` has sharded.
 
@@ -481,7 +483,7 @@ class WrapperApiUsed(Event):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Compiled(Event):
     """`torch.compile(module)` (`wrapped`: the program holds another object now) or `module.compile()`."""
 
@@ -489,14 +491,14 @@ class Compiled(Event):
     wrapped: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ActivationsCheckpointed(Event):
     """`checkpoint_wrapper(module)`: a wrapper, which recomputes its forward in backward, takes the module's place."""
 
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class EntryRegistered(Event):
     """`register_fsdp_forward_method(module, name)`."""
 
@@ -504,7 +506,7 @@ class EntryRegistered(Event):
     method: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ForwardEntered(Event):
     """A module was called by the program, not by another module.
 
@@ -533,7 +535,7 @@ class ForwardEntered(Event):
         return self.sharded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ForwardBypassed(Event):
     """`forward` (or a method that leads to it) of a sharded module ran without the hooks that `module(...)` runs."""
 
@@ -541,7 +543,7 @@ class ForwardBypassed(Event):
     method: str = "forward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RanksParted(Event):
     """The first call of a sharded module at which this rank goes another way than others do; probe only.
 
@@ -556,7 +558,7 @@ class RanksParted(Event):
 # --- data and randomness ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Seeded(Event):
     """A generator was seeded for the whole process (`torch.manual_seed`, `random.seed`, `set_seed`).
 
@@ -567,7 +569,7 @@ class Seeded(Event):
     of_torch: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SamplerBuilt(Event):
     """A `DistributedSampler`, which gives each of several replicas its part of the samples.
 
@@ -580,7 +582,7 @@ class SamplerBuilt(Event):
     shuffles: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoaderBuilt(Event):
     """A `DataLoader`.
 
@@ -598,7 +600,7 @@ class LoaderBuilt(Event):
     rewinds: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchesDrawn(Event):
     """The program begins to go through a `DataLoader`.
 
@@ -609,7 +611,7 @@ class BatchesDrawn(Event):
     alike: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BatchesPassedOver(Event):
     """Batches are drawn and not used, as by a run that goes on where another one was stopped.
 
@@ -621,19 +623,19 @@ class BatchesPassedOver(Event):
     loader: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class EpochSet(Event):
     """`set_epoch` of a sampler, a loader or something around them, None where it is not known what; reader only."""
 
     of: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DividedByRank(Event):
     """Something is divided among the ranks by hand: a slice, an index, a remainder, a library's function (reader)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RandomStateTaken(Event):
     """The state of a random number generator was taken: `torch.get_rng_state`, `random.getstate` and their kin."""
 
@@ -641,7 +643,7 @@ class RandomStateTaken(Event):
 # --- the loop ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OptimizerBuilt(Event):
     """`modules`: those whose parameters it was given.
 
@@ -658,7 +660,7 @@ class OptimizerBuilt(Event):
     given: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SchedulerBuilt(Event):
     """A learning-rate scheduler over an optimizer."""
 
@@ -666,7 +668,7 @@ class SchedulerBuilt(Event):
     optimizer: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SchedulerStepped(Event):
     """`scheduler.step()`. `count`: how many steps it has counted since it was built or restored (probe)."""
 
@@ -674,7 +676,7 @@ class SchedulerStepped(Event):
     count: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Backward(Event):
     """`loss.backward()`.
 
@@ -690,7 +692,7 @@ class Backward(Event):
     counted_alone: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PartialRead(Event):
     """A DTensor with a pending reduction, such as the norm of a sharded gradient, was read as a plain number.
 
@@ -700,14 +702,14 @@ class PartialRead(Event):
     value: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientsScaled(Event):
     """The program multiplied gradients by a number made of numbers `by`, each of one rank's part; reader only."""
 
     by: tuple[Ref, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientSyncSet(Event):
     """`module.set_requires_gradient_sync(on)`."""
 
@@ -715,14 +717,14 @@ class GradientSyncSet(Event):
     on: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AllReduceSet(Event):
     """`module.set_requires_all_reduce(...)` or `module.set_is_last_backward(...)`."""
 
     module: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientsClipped(Event):
     """`clip_grad_norm_` over the parameters of `modules`; a collective when these are sharded.
 
@@ -738,7 +740,7 @@ class GradientsClipped(Event):
         return self.sharded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Stepped(Event):
     """`optimizer.step()`.
 
@@ -752,7 +754,7 @@ class Stepped(Event):
     gradients: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TrainingLoop(Event):
     """The end of a loop that steps an optimizer and lies in no other loop; `since` is the order of its first event.
 
@@ -764,7 +766,7 @@ class TrainingLoop(Event):
     start: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientsCleared(Event):
     """`zero_grad()` of an optimizer or a module."""
 
@@ -774,7 +776,7 @@ class GradientsCleared(Event):
 # --- state ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StateTaken(Event):
     """A state dict was made from the objects `of`; `state` is the dictionary.
 
@@ -792,7 +794,7 @@ class StateTaken(Event):
         return self.full is True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StateApplied(Event):
     """A state dict was given to the objects `to` (`load_state_dict`, `set_state_dict` and its kin).
 
@@ -822,7 +824,7 @@ class StateApplied(Event):
         return self.via is Via.HELPER and self.full is True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Checkpointed(Event):
     """What saves and loads by DCP have in common.
 
@@ -854,7 +856,7 @@ class _Checkpointed(Event):
         return not self.alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Saved(_Checkpointed):
     """What synchronous and asynchronous saves have in common.
 
@@ -869,12 +871,12 @@ class _Saved(_Checkpointed):
     misses: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Saved(_Saved):
     """`dcp.save`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AsyncSaved(_Saved):
     """`dcp.async_save`; `future` is what it returned (the future of the upload, where it returned two).
 
@@ -893,7 +895,7 @@ class AsyncSaved(_Saved):
     imported: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Awaited(Event):
     """The program learned that an asynchronous save, or the staging of one, has ended.
 
@@ -904,14 +906,14 @@ class Awaited(Event):
     future: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StagerBuilt(Event):
     """`DefaultStager(...)`: what copies the state of asynchronous saves, into memory that it keeps for the next."""
 
     stager: Ref
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Loaded(_Checkpointed):
     """`dcp.load` into the dictionary `state`.
 
@@ -932,7 +934,7 @@ class Loaded(_Checkpointed):
     whole: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LoadedValueRead(Event):
     """The program reads what a load concerned: the value of `key` in the dictionary `state` that it filled.
 
@@ -946,7 +948,7 @@ class LoadedValueRead(Event):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TorchSaved(Event):
     """`torch.save`; `entries` as for a DCP save, None where the observer could not see into the object."""
 
@@ -954,7 +956,7 @@ class TorchSaved(Event):
     entries: tuple[Entry, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TorchLoaded(Event):
     """`torch.load`.
 
@@ -967,7 +969,7 @@ class TorchLoaded(Event):
     foreign: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DirectoryRemoved(Event):
     """`shutil.rmtree`. `pieces`: as of a save; empty where the directory may be chosen by how many there are."""
 
@@ -975,7 +977,7 @@ class DirectoryRemoved(Event):
     pieces: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PointerWritten(Event):
     """A file or link was written that says which checkpoint is the newest (`latest`); `pieces`: of what it says.
 
@@ -985,7 +987,7 @@ class PointerWritten(Event):
     pieces: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class FilesMoved(Event):
     """Files or directories were renamed, moved or copied, or linked to. Emitted by the reader only."""
 
@@ -993,7 +995,7 @@ class FilesMoved(Event):
 # --- the limits of the observer ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Escaped(Event):
     """The object went where the observer cannot follow (into an unread library, back to an unknown caller).
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from .events import Location
+from .records import record
 
 
 class Severity(str, enum.Enum):
@@ -30,7 +30,7 @@ class Severity(str, enum.Enum):
         return self is not Severity.INFO
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Finding:
     """`at` is the place to change; `related` the other places that make it wrong, each with a word on its part in it.
 

@@ -22,6 +22,7 @@ from .errors import UserError
 from .events import Location
 from .findings import Finding, Severity
 from .linter import Outcome, lint
+from .records import record
 from .rules import RULES
 from .rules.base import READER
 from .selection import NAMES, matching, split
@@ -124,9 +125,11 @@ def run(arguments: argparse.Namespace) -> int:
             document["statistics"] = [
                 {"code": code, "name": NAMES[code], "count": number} for code, number in _counted(findings)
             ]
-        from .checklist.show import as_json as as_items
+        items = []
+        if checklists:
+            from .checklist.show import as_json as as_items
 
-        items = [item for one in checklists for item in as_items(*one)]
+            items = [item for one in checklists for item in as_items(*one)]
         print(json.dumps({**document, "checklist": items}, indent=2), file=out)
     elif arguments.format == "sarif":
         from ..templates.render import version
@@ -137,10 +140,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         summary = f"{report.plural(result.files, 'file')} read: {report.count(findings)}"
         lines = [summary if fixed is None else f"{summary}; {len(fixed.fixes)} fixed"]
-        from .checklist.show import as_text as as_list
+        if checklists:
+            from .checklist.show import as_text as as_list
 
-        for one in checklists[:CHECKLIST_LIMIT]:
-            lines += ["", *as_list(*one)]
+            for one in checklists[:CHECKLIST_LIMIT]:
+                lines += ["", *as_list(*one)]
         if len(checklists) > CHECKLIST_LIMIT:
             lines += ["", f"... and {len(checklists) - CHECKLIST_LIMIT} more checklists; --format json has them all"]
         lines += [""] if checklists and findings else []
@@ -262,7 +266,7 @@ def _linted(arguments: argparse.Namespace) -> Iterator[Linted]:
         yield Linted(source, choices[source.given], outcome)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Linted:
     """A file, the choice of findings that holds for it, and what linting it gave."""
 
@@ -271,7 +275,7 @@ class Linted:
     outcome: Outcome
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Choice:
     """Which findings the user wants to see: the command line, and where that says nothing, the settings."""
 

@@ -8,15 +8,15 @@ import importlib.util
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
 from .findings import Severity
+from .records import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Settings:
     """What `[tool.fsdp2]` says; None or empty where it says nothing.
 

@@ -7,10 +7,10 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import UserError
+from .records import record
 
 # Folders that hold no source of the project; also those that begin with a dot, and virtual environments by any name.
 SKIPPED = {"__pycache__", "__pypackages__", "_build", "buck-out", "build", "dist", "node_modules", "site-packages"}
@@ -23,7 +23,7 @@ class TooLarge(UserError):
     """The file is no source that somebody wrote."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Source:
     """A file to look at, found by the path `given` on the command line.
 

@@ -6,10 +6,10 @@ import functools
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import UserError
+from .records import record
 
 ROOTS = (".git", ".hg", "setup.py", "setup.cfg")  # what marks the folder above which no project reaches
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
@@ -19,7 +19,7 @@ _LOCKED = re.compile(r"""^name = "torch"\nversion = "(\d+\.\d+)""", re.MULTILINE
 _INLINE = re.compile(r"^# /// script\n((?:#(?: .*)?\n)*?)# ///$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pin:
     """A release of torch (`2.9`) and who says so (`torch>=2.9 in pyproject.toml`)."""
 

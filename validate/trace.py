@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from .events import Escaped, Event, Location, Origin, Ref
+from .records import record
 from .target import Target
 
 E = TypeVar("E", bound=Event)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Note:
     """Something that the observer could not know, shown by `--verbose`: the reason for a rule's silence."""
 
@@ -20,7 +21,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Trace:
     """The events of one program, in program order: all of it for the reader, one rank of it for the probe.
 

@@ -10,8 +10,9 @@ import ast
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from ..records import record
 
 COVERED = ("torch.distributed", "torch.accelerator", "torch.nn.utils", "torch.nn.modules.module")
 _FILE = Path(__file__).with_name("torch.json")
@@ -44,7 +45,7 @@ _UNKNOWN = Presence(known=False)
 _ABSENT = Presence(known=True)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Parameters:
     """What a call may pass."""
 
@@ -60,7 +61,7 @@ class Parameters:
         return self.any_keyword or argument in self.keyword
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Table:
     releases: tuple[Release, ...]
     foreign: dict[str, str]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..records import record
 from ..target import Target
 from ..trace import Trace
 from .program import traces
@@ -27,7 +27,7 @@ _ENTRY = re.compile(rb"""__name__\s*==\s*["']__main__""")
 _TRAINS = re.compile(rb"torch\.distributed|\.backward\(")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Reading:
     """What was read: one trace for the program, then one for each function that it does not reach.
 

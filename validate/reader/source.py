@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
+from ..records import record
 from ..sources import decode
 
 MODULE_LIMIT = 80  # project modules read for one program
@@ -18,7 +19,7 @@ INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there a
 SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class SourceFile:
     """A parsed file; `name` is how messages call it."""
 

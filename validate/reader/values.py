@@ -10,16 +10,17 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ..events import Form, Kind, Precision, Question, Via
+from ..records import record
 
 if TYPE_CHECKING:
     from .source import SourceFile
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Step:
     """One side taken of a condition that could not be evaluated.
 
@@ -69,7 +70,7 @@ class Const(Value):
 NONE = Const(None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Sym(Value):
     """The result of a computation that could not be carried out; those of equal `key` are equal.
 
@@ -89,14 +90,14 @@ class Sym(Value):
         return self.key * 4 + self.rank * 2 + self.flip
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class External(Value):
     """Something of a library, by its canonical dotted name (`torch.optim.AdamW`, `builtins.len`)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Namespace(Value):
     """A module of the project; its names are the variables of `scope`."""
 
@@ -105,7 +106,7 @@ class Namespace(Value):
     file: SourceFile = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Function(Value):
     """A function of the project, with the scope that it was defined in."""
 
@@ -118,7 +119,7 @@ class Function(Value):
     flavor: str = field(default="", compare=False)  # property, staticmethod, classmethod, contextmanager
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Class(Value):
     """A class of the project; what its body defines are the variables of `scope`."""
 
@@ -149,7 +150,7 @@ class What(enum.Enum):
     OPTIONS = "options"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Obj(Value):
     """An object with an identity.
 
@@ -178,7 +179,7 @@ class Obj(Value):
             at = at.parent[0] if at.parent is not None else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StateData:
     """How a state dict came about; `by_rank`: its keys differ from rank to rank."""
 
@@ -193,7 +194,7 @@ class StateData:
     prefix: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Wrapped:
     """That an object is a module as `torch.compile` returned it, and not as it was given to it.
 
@@ -203,7 +204,7 @@ class Wrapped:
     outside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class OptionsData:
     """A `StateDictOptions`; None where the value is not known."""
 
@@ -213,7 +214,7 @@ class OptionsData:
     strict: bool | None = True
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tensors(Value):
     """Tensors that belong to objects: parameters, or values of their state dict."""
 
@@ -223,7 +224,7 @@ class Tensors(Value):
     via: Via = Via.VALUE
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Part(Value):
     """A number made of what this rank holds of sharded tensors, and not of the whole.
 
@@ -236,19 +237,19 @@ class Part(Value):
     adds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class RngState(Value):
     """The state of a random number generator of this process."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tuple(Value):
     """A tuple whose elements are known one by one."""
 
     items: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Elements(Value):
     """The content of a list or set; `exact` when these are all its elements, in order."""
 
@@ -256,7 +257,7 @@ class Elements(Value):
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Items(Value):
     """The content of a dictionary; `exact` when it has no other keys."""
 
@@ -264,7 +265,7 @@ class Items(Value):
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Bound(Value):
     """A method of the project with its receiver."""
 
@@ -272,7 +273,7 @@ class Bound(Value):
     function: Function
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Method(Value):
     """A method without source."""
 
@@ -280,7 +281,7 @@ class Method(Value):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Partial(Value):
     """`functools.partial`."""
 
@@ -289,7 +290,7 @@ class Partial(Value):
     kwargs: tuple[tuple[str, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Super(Value):
     """`super()` in a method of `owner`."""
 
@@ -297,7 +298,7 @@ class Super(Value):
     receiver: Value
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Union(Value):
     """One of several values, each under the branches that lead to it."""
 

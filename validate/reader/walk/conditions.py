@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ...events import Form, Question
+from ...records import record
 from ..store import Cell
 from ..values import (
     Bound,
@@ -41,7 +41,7 @@ _NEGATED: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Test:
     """What is known of a condition. `decided` is None when both sides are possible.
 

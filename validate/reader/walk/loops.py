@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...events import BatchesDrawn
+from ...records import record
 from ..values import Elements, External, Items, Obj, StateData, Sym, Tensors, Tuple, Union, Value, What, members, union
 from .core import Walk
 
@@ -14,7 +13,7 @@ LOADERS = {
 EXACT_LIMIT = 16  # elements of a known list that are walked one by one
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Iteration:
     """The values that a loop binds, one a walk of its body.
 
