@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -122,13 +123,14 @@ class Project:
         return [file.tree for file in self._files.values() if file is not None]
 
     def _load(self, path: Path) -> SourceFile | None:
-        if path.is_dir():
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
             return SourceFile(path, self._shown(path), ast.Module([], []))
-        if len(self._files) >= MODULE_LIMIT or path.stat().st_size > SIZE_LIMIT:
+        if len(self._files) >= MODULE_LIMIT or status.st_size > SIZE_LIMIT:
             return None
         if self.texts and (text := self.texts.get(os.path.realpath(path))) is not None:
             return SourceFile(path, self._shown(path), load(path, text).tree)
-        tree = _parsed(path, path.stat().st_mtime_ns)
+        tree = _parsed(path, status.st_mtime_ns)
         return SourceFile(path, self._shown(path), tree) if tree is not None else None
 
     def _shown(self, path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .values import Value
 
 Cell = tuple[int, str]  # the owner's identity and a name: a variable, `.attribute`, `[*]` or a `%fact`
@@ -15,10 +17,8 @@ class Store:
         self._cells: dict[Cell, Value] = {}
         self._names: dict[int, dict[str, None]] = {}
         self._journal: list[tuple[Cell, Value | None]] = []
-
-    def get(self, cell: Cell) -> Value | None:
-        """The value in the cell; None when it holds none."""
-        return self._cells.get(cell)
+        # The value in a cell; None when it holds none. Asked of more than anything: it is the dictionary's own method.
+        self.get: Callable[[Cell], Value | None] = self._cells.get
 
     def names(self, owner: int) -> list[str]:
         """The names of the owner's cells that hold something."""
@@ -26,14 +26,19 @@ class Store:
 
     def set(self, cell: Cell, value: Value | None) -> None:
         """Put a value into the cell, or empty it."""
-        cells = self._cells
-        self._journal.append((cell, cells.get(cell)))
-        if value is None:
-            cells.pop(cell, None)
-        else:
-            if cell not in cells:
+        before = self.get(cell)
+        self._journal.append((cell, before))
+        if value is not None:
+            if before is None:
                 self._names.setdefault(cell[0], {})[cell[1]] = None
-            cells[cell] = value
+            self._cells[cell] = value
+        elif before is not None:
+            del self._cells[cell]
+
+    def apply(self, changes: Changes) -> None:
+        """Put values into several cells."""
+        for cell, value in changes.items():
+            self.set(cell, value)
 
     def mark(self) -> int:
         """A point in time to which `rollback` can return."""
@@ -41,8 +46,8 @@ class Store:
 
     def since(self, mark: int) -> Changes:
         """What the cells written since `mark` hold now."""
-        cells = self._cells
-        return {cell: cells.get(cell) for cell, _ in self._journal[mark:]}
+        get = self.get
+        return {cell: get(cell) for cell, _ in self._journal[mark:]}
 
     def rollback(self, mark: int) -> None:
         """Return to the state at `mark`."""

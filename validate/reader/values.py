@@ -324,11 +324,12 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
     if len(merged) == 1:
         return next(iter(merged))
     values = list(merged)
-    if all(isinstance(v, Items) for v in values):
-        return _merge_items([(merged[v], v) for v in values if isinstance(v, Items)])
-    if all(isinstance(v, Elements) for v in values):
-        items = dict.fromkeys(item for v in values if isinstance(v, Elements) for item in v.items)
-        return Elements(tuple(items)[:_UNION_LIMIT], exact=False)
+    if not values or isinstance(values[0], Items | Elements):  # mostly not: nothing to look through
+        if all(isinstance(v, Items) for v in values):
+            return _merge_items([(merged[v], v) for v in values if isinstance(v, Items)])
+        if all(isinstance(v, Elements) for v in values):
+            items = dict.fromkeys(item for v in values if isinstance(v, Elements) for item in v.items)
+            return Elements(tuple(items)[:_UNION_LIMIT], exact=False)
     return Union(tuple((path, value) for value, path in list(merged.items())[:_UNION_LIMIT]))
 
 
@@ -359,4 +360,6 @@ def single(value: Value | None) -> object:
 
 def ranked(value: Value | None) -> bool:
     """Whether it was computed, and differs from rank to rank."""
-    return value is not None and any(isinstance(v, Sym) and v.rank for _, v in members(value))
+    if isinstance(value, Union):
+        return any(isinstance(v, Sym) and v.rank for _, v in value.members)
+    return isinstance(value, Sym) and value.rank

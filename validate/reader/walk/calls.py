@@ -590,30 +590,30 @@ def call_library(call: Call, name: str) -> Value:
         _uses_accelerator(call)
     top = name.partition(".")[0]
     is_standard = top in sys.stdlib_module_names and top not in _RUNNING
+    values = call.everything()
     division.called(call, name)
     passes.called(call, name)
     harmless = (is_standard or name.startswith(_HARMLESS)) and not name.startswith(_HARMFUL)
     if not harmless:
         endings.called(call, name)
         handed_on(call, name)
-        escape(call, call.everything())
+        escape(call, values)
         if top != "torch" and top not in sys.stdlib_module_names:
             walk.note(call.node, f"`{name}` is of a library that the reader does not know")
-    callbacks(call, call.everything())
+    callbacks(call, values)
     if not is_standard:
-        for value in call.everything():
+        for value in values:
             contents.fill(walk, value)
-    tensors = [v for v in call.everything() if isinstance(v, Tensors)]
-    if name.startswith("torch.") and tensors:
+    if name.startswith("torch.") and any(isinstance(v, Tensors) for v in values):
         return walk.sym()
     made = walk.unknown(External(name))
-    if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, call.everything())):
+    if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, values)):
         walk.establish(made, "whole")  # each rank has all of it
         if call.constant(None, "streaming") is not False and call.get(None, "streaming") is not None:
             walk.establish(made, "streamed")
     if name.startswith(_OF_PATHS):
-        walk.answers(made.id, *call.everything())
-    return pass_on(walk, call.everything(), made)
+        walk.answers(made.id, *values)
+    return pass_on(walk, values, made)
 
 
 def callbacks(call: Call, values: list[Value]) -> None:

@@ -11,18 +11,19 @@ import ast
 from collections.abc import Iterator
 
 from ...events import Location, Unset
-from ..values import NONE, Class, Const, External, Obj, Tensors, Tuple, Value, What, members
+from ..values import NONE, Class, Const, External, Obj, Tensors, Tuple, Union, Value, What, members
 from . import dtypes
 from .classes import lineage
 from .core import Walk, parts
 from .structure import WITH_PARAMETERS, children, is_leaf
 
+_HOLD = (Obj, Union, Tuple, Tensors)  # what is, or may have in it, a module or a tensor
 PARAMETER, BUFFER = External("torch.nn.Parameter"), External("torch.nn.Buffer")
 
 
 def is_tensor(value: Value) -> bool:
     """Whether it is a parameter or a buffer that the program made itself."""
-    return isinstance(value, Obj) and value.cls in (PARAMETER, BUFFER)
+    return isinstance(value, Obj) and isinstance(value.cls, External) and value.cls in (PARAMETER, BUFFER)
 
 
 # --- what happens to a module ---
@@ -59,6 +60,8 @@ def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
 
     `fact`: "loaded" where only what a state dict holds does, which buffers that are not persistent are not.
     """
+    if not isinstance(value, _HOLD):
+        return
     todo, seen = [value], set[int]()
     while todo:
         for _, v in members(todo.pop()):
@@ -78,7 +81,10 @@ def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
 
 def _owner(walk: Walk, obj: Obj) -> Obj | None:
     """The module, or the tensor of one, that a value is or was found in."""
-    return next((at for at in obj.found_in() if is_tensor(at) or walk.what(at) is What.MODULE), None)
+    at: Obj | None = obj
+    while at is not None and not is_tensor(at) and walk.what(at) is not What.MODULE:
+        at = at.parent[0] if at.parent is not None else None
+    return at
 
 
 # --- what is known of it in the end ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,10 +211,11 @@ class Walk:
 
     def key(self, *parts: object) -> int:
         """The identity of a computation: equal for equal operations over equal values."""
-        if parts not in self._keys:
-            self._keys[parts] = self.fresh()
-            self._parts[self._keys[parts]] = parts
-        return self._keys[parts]
+        known = self._keys.get(parts)
+        if known is None:
+            known = self._keys[parts] = self.fresh()
+            self._parts[known] = parts
+        return known
 
     def parts_of(self, key: int) -> tuple[object, ...]:
         """What a computation was made of."""
@@ -544,15 +546,15 @@ class Walk:
         """Go on from the state that these ends have in common. Returns how many branches they share."""
         if len(ends) == 1:
             self.path = ends[0].path
-            for cell, value in ends[0].changes.items():
-                self.store.set(cell, value)
+            self.store.apply(ends[0].changes)
             return len(self.path)
         shared = _shared([end.path for end in ends])
         self.path = ends[0].path[:shared]
         paths = [end.path[shared:] for end in ends]
-        for cell in dict.fromkeys(cell for end in ends for cell in end.changes):
+        changes = [end.changes for end in ends]
+        for cell in dict.fromkeys(itertools.chain.from_iterable(changes)):
             base = self.store.get(cell)
-            values = [end.changes.get(cell, base) for end in ends]
+            values = [changed.get(cell, base) for changed in changes]
             first = values[0]
             for value in values:
                 if value is not first:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...events import DividedByRank
-from ..values import Sym, Tuple, Value, members
+from ..values import Sym, Tuple, Union, Value
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -21,10 +21,9 @@ _DIVIDES = re.compile(
 
 def of_rank(value: Value) -> bool:
     """Whether a value, or an element of it, differs from rank to rank."""
-    return any(
-        (isinstance(v, Sym) and v.rank) or (isinstance(v, Tuple) and any(map(of_rank, v.items)))
-        for _, v in members(value)
-    )
+    if isinstance(value, Union):
+        return any(of_rank(v) for _, v in value.members)
+    return (isinstance(value, Sym) and value.rank) or (isinstance(value, Tuple) and any(map(of_rank, value.items)))
 
 
 def sounds_divided(names: Iterable[str]) -> bool:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ..values import Bound, Elements, Items, Obj, Tensors, Tuple, Value, What, members
+from ..values import Bound, Elements, Items, Obj, Tensors, Tuple, Union, Value, What, members
 from .core import Walk
 
 if TYPE_CHECKING:
     from .calls import Call
 
 
+_HOLD = (Obj, Union, Tuple, Bound, Tensors)  # what is an object, or may have one in it
+
+
 def escape(call: Call, values: list[Value]) -> None:
     """These values go where the walk cannot follow, with all that they hold."""
     for value in values:
-        escape_one(call.walk, call.node, value)
+        if isinstance(value, _HOLD):
+            escape_one(call.walk, call.node, value)
 
 
 def escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
@@ -26,7 +30,7 @@ def escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
         current, depth = todo.pop()
         for _, v in members(current):
             if isinstance(v, Tuple):
-                todo += [(item, depth + 1) for item in v.items]
+                todo += [(item, depth + 1) for item in v.items if isinstance(item, _HOLD)]
             elif isinstance(v, Bound):
                 todo.append((v.receiver, depth + 1))
             elif isinstance(v, Tensors):
@@ -39,9 +43,9 @@ def escape_one(walk: Walk, node: ast.AST, value: Value) -> None:
                     continue
                 content = walk.content(v)
                 if isinstance(content, Elements):
-                    todo += [(item, depth + 1) for item in content.items]
+                    todo += [(item, depth + 1) for item in content.items if isinstance(item, _HOLD)]
                 elif isinstance(content, Items):
-                    todo += [(item, depth + 1) for _, item in content.items]
+                    todo += [(item, depth + 1) for _, item in content.items if isinstance(item, _HOLD)]
                 elif v.what is What.RESPONSE:
                     futures = (walk.store.get((v.id, name)) for name in ("%upload", "%staging"))
                     todo += [(future, depth + 1) for future in futures if future is not None]

@@ -34,7 +34,7 @@ from ..values import (
 )
 from . import calls, filled, masked
 from .assignment import assign
-from .conditions import test, truth, walk_cell
+from .conditions import test, truth
 from .core import Walk, expression
 from .folders import kept_in_list
 from .lookup import attribute
@@ -64,13 +64,15 @@ def _constant(_: Walk, node: ast.Constant) -> Value:
 
 @expression(ast.Name)
 def _name(walk: Walk, node: ast.Name) -> Value:
-    cell = walk_cell(walk, node.id)
-    if cell is not None:
-        value = walk.get(cell)
-        assert value is not None
-        if cell in walk.outdated:
-            filled.variable_read(walk, cell, node)
-        return value
+    frame = walk.frames[-1]
+    scope: int | None = frame.outer_names.get(node.id, frame.scope)
+    while scope is not None:
+        cell = (scope, node.id)
+        if (value := walk.store.get(cell)) is not None:
+            if cell in walk.outdated:
+                filled.variable_read(walk, cell, node)
+            return value
+        scope = walk.scopes[scope]
     if hasattr(builtins, node.id):
         return External("builtins." + node.id)
     return walk.unknown()
@@ -484,31 +486,13 @@ def _comprehend(
 ) -> tuple[list[Value], bool]:
     """The elements of a comprehension; those of an unknown number stand as one."""
     results: list[Value] = []
-    exact = True
     frame = walk.frame
     outer = frame.scope
     frame.scope = walk.new_scope(outer)
     walk.captured.add(outer)
-
-    def run(depth: int) -> None:
-        nonlocal exact
-        if depth == len(generators):
-            results.append(produce())
-            return
-        generator = generators[depth]
-        found = iterate(walk, walk.evaluate(generator.iter))
-        exact = exact and found.exact and len(found.values) <= _COMPREHENDED
-        for value in found.values[:_COMPREHENDED]:
-            assign(walk, generator.target, value)
-            answers = [test(walk, condition) for condition in generator.ifs]
-            if any(answer.decided is False for answer in answers):
-                continue
-            exact = exact and all(answer.decided for answer in answers)
-            run(depth + 1)
-
     walk.loops += 1
     try:
-        run(0)
+        exact = _produce(walk, generators, produce, results)
     finally:
         walk.loops -= 1
         frame.scope = outer
@@ -517,6 +501,26 @@ def _comprehend(
             if isinstance(value, Obj) and not value.many and value.what is not What.OPAQUE:
                 results[results.index(value)] = _many(walk, value)
     return results, exact
+
+
+def _produce(
+    walk: Walk, generators: list[ast.comprehension], produce: Callable[[], Value], results: list[Value]
+) -> bool:
+    """Go through the generators, each within those before it; whether the results are all elements, one by one."""
+    if not generators:
+        results.append(produce())
+        return True
+    generator, *inner = generators
+    found = iterate(walk, walk.evaluate(generator.iter))
+    exact = found.exact and len(found.values) <= _COMPREHENDED
+    for value in found.values[:_COMPREHENDED]:
+        assign(walk, generator.target, value)
+        answers = [test(walk, condition) for condition in generator.ifs]
+        if any(answer.decided is False for answer in answers):
+            continue
+        decided = all(answer.decided for answer in answers)
+        exact = _produce(walk, inner, produce, results) and exact and decided
+    return exact
 
 
 def _many(walk: Walk, obj: Obj) -> Obj:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,8 +43,13 @@ def begun(walk: Walk, since: int) -> None:
 
 def called(call: Call, name: str) -> None:
     """Something without source is called, which may move a loader, a sampler or a dataset on."""
-    if _MOVES_ON.search(name.rpartition(".")[2]):
+    if _moves_on(name):
         call.walk.emit(BatchesPassedOver, call.node)
+
+
+@functools.lru_cache(maxsize=4096)
+def _moves_on(name: str) -> bool:
+    return _MOVES_ON.search(name.rpartition(".")[2]) is not None
 
 
 def thrown_away(walk: Walk, node: ast.AST) -> bool:
