@@ -90,11 +90,17 @@ class Sym(Value):
         return self.key * 4 + self.rank * 2 + self.flip
 
 
-@record(frozen=True, slots=True)
+@record(frozen=True, slots=True, eq=False)
 class External(Value):
     """Something of a library, by its canonical dotted name (`torch.optim.AdamW`, `builtins.len`)."""
 
     name: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, External) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 @record(frozen=True, slots=True)
@@ -315,12 +321,14 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
     merged: dict[Value, Path] = {}
     for guard, value in members:
         if not isinstance(value, Union):
-            merged[value] = _either(merged[value], guard) if value in merged else guard
+            known = merged.get(value)
+            merged[value] = guard if known is None else _either(known, guard)
             continue
         taken = frozenset(guard)
         for within, single in value.members:
-            path = guard + tuple(step for step in within if step not in taken) if guard else within
-            merged[single] = _either(merged[single], path) if single in merged else path
+            path = guard + tuple([step for step in within if step not in taken]) if guard else within
+            known = merged.get(single)
+            merged[single] = path if known is None else _either(known, path)
     if len(merged) == 1:
         return next(iter(merged))
     values = list(merged)
@@ -337,7 +345,7 @@ def _either(one: Path, other: Path) -> Path:
     if not one or not other:
         return ()
     shared = frozenset(other)  # in a long function a path has hundreds of steps
-    return tuple(step for step in one if step in shared)
+    return tuple([step for step in one if step in shared])
 
 
 def _merge_items(members: list[tuple[Path, Items]]) -> Items:

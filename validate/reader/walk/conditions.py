@@ -113,6 +113,18 @@ def _attempt(walk: Walk, side: Callable[[], bool]) -> bool:
         return False
 
 
+_TRUE = (
+    What.MODULE,
+    What.OPTIMIZER,
+    What.SCHEDULER,
+    What.FUTURE,
+    What.MESH,
+    What.RESPONSE,
+    What.GROUP,
+    What.OPTIONS,
+)
+
+
 def truth(walk: Walk, value: Value) -> bool | None:
     """Whether a value is true, None where unknown."""
     if isinstance(value, Const):
@@ -125,17 +137,7 @@ def truth(walk: Walk, value: Value) -> bool | None:
         content = walk.content(value)
         if isinstance(content, Elements | Items):
             return bool(content.items) if content.exact and value.id not in walk.asked else None
-        sure = {
-            What.MODULE,
-            What.OPTIMIZER,
-            What.SCHEDULER,
-            What.FUTURE,
-            What.MESH,
-            What.RESPONSE,
-            What.GROUP,
-            What.OPTIONS,
-        }
-        if value.what in sure or (value.what is What.INSTANCE and isinstance(value.cls, Class)):
+        if value.what in _TRUE or (value.what is What.INSTANCE and isinstance(value.cls, Class)):
             return True
     return None
 

@@ -62,7 +62,8 @@ def fill(walk: Walk, value: Value, fact: str = "filled") -> None:
     """
     if not isinstance(value, _HOLD):
         return
-    todo, seen = [value], set[int]()
+    todo: list[Value] = [value]
+    seen: set[int] = set()
     while todo:
         for _, v in members(todo.pop()):
             if isinstance(v, Tensors):

@@ -305,7 +305,8 @@ class Walk:
         left = [(path, v) for path, v in value.members if self.consistent(path)]
         if len(left) == len(value.members) or not left:
             return value
-        return union([(tuple(s for s in path if self._sides().get(s.condition) != s.taken), v) for path, v in left])
+        sides = self._sides()
+        return union([(tuple([s for s in path if sides.get(s.condition) is not s.taken]), v) for path, v in left])
 
     def consistent(self, steps: Path) -> bool:
         """Whether these branches can be taken together with those taken so far."""

@@ -89,7 +89,7 @@ def refs(part: Part) -> tuple[Ref, ...]:
 def handed_on(call: Call, name: str) -> None:
     """Something without source is given such a number: it may reduce it, unless it only logs."""
     walk = call.walk
-    if _LOGS.search(name) or (local := part_in(walk, *call.everything())) is None:
+    if not walk.has_parts or _LOGS.search(name) or (local := part_in(walk, *call.everything())) is None:
         return
     for ref in refs(local):
         walk.emit(Escaped, call.node, of=ref)

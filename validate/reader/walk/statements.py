@@ -206,8 +206,14 @@ def _if(walk: Walk, node: ast.If) -> bool:
     asks_how_run = walk.frame.function is None and any(
         isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
     )
-    with walk.restored("guarded", walk.guarded or asks_how_run):
-        return branch(walk, node.test, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
+    if asks_how_run:
+        with walk.restored("guarded", True):
+            return _sides(walk, node)
+    return _sides(walk, node)
+
+
+def _sides(walk: Walk, node: ast.If) -> bool:
+    return branch(walk, node.test, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
 
 
 @statement(ast.Assert)
