@@ -77,13 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert, and return the exit code: 0 done, 1 what was written is not what was read (and is gone)."""
     started = time.monotonic()
     numpy()  # or a word that it is missing, before anything is written
-    target = Path(os.path.normpath(arguments.destination))
+    target = _target(arguments.destination)
     kind = _kind(target, arguments.shard_size)
     limit = None if arguments.shard_size is None else parse_size("--shard-size", arguments.shard_size)
     renamings = [Renaming(given) for given in arguments.rename]
     try:
         with published(target) as beside:
             source = open_source(arguments.source)
+            if source.format == "DCP" and target.parent.resolve().is_relative_to(Path(source.where).resolve()):
+                raise UserError(f"{target}: lies in the checkpoint that is read; expected a place outside of it")
             names = rename(choose(source, arguments.keys), renamings)
             if kind == source.format == "pt" and source.digits is not None:
                 raise UserError(
@@ -116,6 +118,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"{plural(len(files), 'file')}, from {shown(source.where)}; read back, and equal by digest"
         )
     return 0
+
+
+def _target(destination: str) -> Path:
+    """The path to write to."""
+    if not destination or "://" in destination:
+        what = "is a URI" if destination else "is no name"
+        raise UserError(f"{destination or repr(destination)}: {what}; expected a path of a file or a folder to write")
+    return Path(os.path.normpath(destination))
 
 
 def _kind(target: Path, shard_size: str | None) -> str:

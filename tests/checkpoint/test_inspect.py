@@ -125,6 +125,7 @@ def test_what_cannot_be_read_exits_with_2_in_one_line(two: Path) -> None:
     (two / "empty").mkdir()
     assert_refused(fsdp2("inspect", "empty", cwd=two), "empty", "no checkpoint")
     assert_refused(fsdp2("inspect", "nowhere", cwd=two), "nowhere", "does not exist")
+    assert_refused(fsdp2("inspect", "", cwd=two / "a"), "''", "does not exist")
     assert_refused(fsdp2("inspect", "a", "--against", "empty", cwd=two), "empty")
     metadata = two / "a" / ".metadata"
     metadata.write_bytes(metadata.read_bytes()[:100])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import pty
 import random
+import shutil
 import subprocess
 import sys
 import warnings
@@ -333,6 +335,11 @@ def sources(tmp_path: Path) -> Path:
     (data,) = (tmp_path / "short").glob("*.distcp")
     data.write_bytes(data.read_bytes()[:500])
     (tmp_path / "empty").mkdir()
+    (tmp_path / "dcp" / "sub").mkdir()
+    shutil.copytree(tmp_path / "short", tmp_path / "newer")
+    newer = pickle.loads((tmp_path / "newer" / ".metadata").read_bytes())
+    newer.version = "9.0.0"
+    (tmp_path / "newer" / ".metadata").write_bytes(pickle.dumps(newer))
     (tmp_path / "old").write_bytes(b"\x80\x02}q\x00.")
     torch.save([1, 2], tmp_path / "list.pt")
     torch.save({"state": {0: torch.ones(1)}}, tmp_path / "numbers.pt")
@@ -348,7 +355,9 @@ def sources(tmp_path: Path) -> Path:
 
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no source": (["nowhere", "a.pt"], ["nowhere", "does not exist"]),
+    "no name": (["", "a.pt"], ["''", "does not exist"]),
     "an empty folder": (["empty", "a.pt"], ["empty", "no checkpoint"]),
+    "newer metadata": (["newer", "a.pt"], ["newer/.metadata", "9.0.0", "up to 1"]),
     "one that is not whole": (["short", "a.pt"], ["short", "is not whole", "needed"]),
     "no zip": (["old", "a.safetensors"], ["old", "no zip archive"]),
     "half a zip": (["cut.pt", "a"], ["cut.pt", "not what torch.save writes"]),
@@ -371,6 +380,10 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "what exists": (["dcp", "list.pt"], ["list.pt", "exists", "never overwritten"]),
     "a folder that exists": (["dcp", "empty"], ["empty", "exists"]),
     "itself": (["dcp", "dcp"], ["dcp", "exists"]),
+    "in itself": (["dcp", "dcp/a.pt", "--keys", "m*"], ["dcp/a.pt", "lies in the checkpoint"]),
+    "in a folder in itself": (["dcp", "dcp/sub/a", "--keys", "m*"], ["dcp/sub/a", "lies in the checkpoint"]),
+    "a URI to write to": (["dcp", "s3://bucket/a.pt"], ["s3://bucket/a.pt", "is a URI"]),
+    "no name to write to": (["dcp", ""], ["''", "is no name"]),
     "no folder for it": (["dcp", "far/a.pt"], ["far/a.pt", "no folder far"]),
     "a shard size for one file": (["dcp", "a.safetensors", "--shard-size", "1GB"], ["--shard-size"]),
     "no size": (["dcp", "a", "--shard-size", "many"], ["--shard-size many", "5GB"]),

@@ -122,6 +122,9 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
         (("--config", "missing"), "config.json"),
         (("--config", "empty.json"), "num_hidden_layers"),
         (("--config", "list.json"), "JSON object"),
+        (("--config", "heads.json"), "5 heads do not divide 4096"),
+        (("--config", "kv_heads.json"), "5 key do not divide 32"),
+        (("--config", "text.json"), "num_attention_heads '4'"),
         (("--config", "experts.json", "--mesh", "dp_shard=2,tp=2"), "num_local_experts"),
         (("--config", "empty.json", "--layers", "3"), "--layers"),
         (("--model", "net:build"), "--block"),
@@ -145,6 +148,9 @@ def test_what_cannot_be_planned_is_one_line(
 ) -> None:
     (tmp_path / "empty.json").write_text("{}")
     (tmp_path / "list.json").write_text("[]")
+    for name, wrong in (("heads", {"num_attention_heads": 5}), ("kv_heads", {"num_key_value_heads": 5}),
+                        ("text", {"num_attention_heads": "4"})):  # fmt: skip
+        (tmp_path / f"{name}.json").write_text(json.dumps({**LLAMA_3_8B, **wrong}))
     (tmp_path / "experts.json").write_text(json.dumps({**LLAMA_3_8B, "num_local_experts": 8}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.plan.has_transformers", lambda: False)
@@ -158,6 +164,32 @@ def test_what_cannot_be_planned_is_one_line(
         assert word in err
     if arguments:
         assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "hidden_size", "vocab_size"])
+def test_a_config_that_lacks_a_size_is_not_filled_up_with_that_of_another_model(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Transformers would: of 32 layers of 4096."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({key: value for key, value in LLAMA_3_8B.items() if key != field}))
+    monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.plan.has_transformers", lambda: True)
+    assert main(["plan", "--config", str(config)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{config}: has no {field}" in line
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_is_one_line(tmp_path: Path) -> None:
+    """What transformers and torch have to say besides is left out."""
+    pytest.importorskip("transformers")
+    small = {"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 100, "intermediate_size": 128}
+    for name, config, words in (
+        ("bert", {"model_type": "bert", "num_attention_heads": 4, "max_position_embeddings": 512}, "a step under fake"),
+        ("llama", {"model_type": "llama", "num_attention_heads": 3}, "number of attention heads"),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**small, **config}))
+        assert_refused(fsdp2("plan", "--config", f"{name}.json", cwd=tmp_path), f"{name}.json", words)
 
 
 @pytest.mark.slow

@@ -43,9 +43,11 @@ def open_folder(where: str) -> Folder:
     if "://" in where:
         return _remote(where)
     path = Path(where)
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"{where}: {what}; expected the folder of a checkpoint, or a folder of such folders")
+    if not where or not path.is_dir():  # an empty path is the working directory to Path, and a slip of the caller
+        what = "is a file" if where and path.exists() else "does not exist"
+        raise UserError(
+            f"{where or repr(where)}: {what}; expected the folder of a checkpoint, or a folder of such folders"
+        )
     return LocalFolder(where)
 
 

@@ -100,8 +100,10 @@ def open_source(where: str) -> Source:
 
 
 def _checkpoint(where: str) -> Source:
-    if "://" not in where and not Path(where).exists():
-        raise UserError(f"{where}: does not exist; expected a checkpoint's folder, a .pt file or a {SUFFIX} file")
+    if not where or ("://" not in where and not Path(where).exists()):
+        raise UserError(
+            f"{where or repr(where)}: does not exist; expected a checkpoint's folder, a .pt file or a {SUFFIX} file"
+        )
     found = survey(open_folder(where))
     if isinstance(found, Steps):
         latest = found.latest

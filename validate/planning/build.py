@@ -58,6 +58,7 @@ def build_config(path: Path) -> Built:
     """The causal LM of a config, by transformers. Raises UserError."""
     with _user_code(f"--config {path}"):
         transformers: Any = importlib.import_module("transformers")
+        transformers.logging.set_verbosity_error()  # a plan does not judge special tokens and the like
         config = transformers.AutoConfig.from_pretrained(str(path))
         config.use_cache = False
         module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -157,9 +158,10 @@ def _imported(module: str, attribute: str) -> Any:
 
 
 def told(error: BaseException) -> str:
-    """The type of what code of others raised, and the first line of what it says."""
-    reason = printable(str(error).strip().partition("\n")[0])
-    return f"{type(error).__name__}: {reason}"
+    """The type of what code of others raised, and the first line of what it says, with what follows a colon there."""
+    first, _, rest = str(error).strip().partition("\n")
+    reason = f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first
+    return f"{type(error).__name__}: {printable(reason)}"
 
 
 @contextmanager

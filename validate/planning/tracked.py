@@ -48,6 +48,7 @@ def fake_job(mesh: Mesh) -> Iterator[DeviceMesh]:
         reason = f"torch {torch.__version__} has no memory tracker for FSDP2 ({error})"
         raise UserError(f"{reason}; expected 2.6 or newer") from error
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what fails is told in one line
     dist.init_process_group("fake", rank=0, world_size=mesh.world, store=FakeStore())
     try:
         ranks = init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes))

@@ -12,7 +12,7 @@ from ..errors import UserError
 
 _FIELDS = {  # of a config of Hugging Face: the names that model families give to one quantity
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "vocab": ("vocab_size",),
 }
@@ -114,7 +114,7 @@ def from_numbers(
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A `config.json`, or that of a folder. Raises UserError for what is none."""
+    """A `config.json`, or that of a folder; where it has several parts, that of text. Raises UserError."""
     file = path / "config.json" if path.is_dir() else path
     try:
         config = json.loads(file.read_text())
@@ -124,7 +124,10 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"--config {file}: is no JSON object; expected a config.json of Hugging Face, or its folder")
     inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
+    numbers = inner if isinstance(inner, dict) else config
+    for quantity in ("layers", "hidden", "vocab"):  # or transformers would take those of some model for them
+        _number(numbers, _FIELDS[quantity], str(path))
+    return numbers
 
 
 def from_config(config: Mapping[str, Any], where: str) -> Transformer:
@@ -137,7 +140,14 @@ def from_config(config: Mapping[str, Any], where: str) -> Transformer:
             )
     found = {quantity: _number(config, names, where) for quantity, names in _FIELDS.items()}
     hidden, heads = found["hidden"], found["heads"]
-    head_width = _optional(config, "head_dim", where) or hidden // heads
+    kv_heads = _optional(config, "num_key_value_heads", where) or heads
+    head_width = _optional(config, "head_dim", where)
+    if not head_width and hidden % heads:
+        raise UserError(f"--config {where}: {heads} heads do not divide a width of {hidden}; expected as many as do")
+    if heads % kv_heads:
+        raise UserError(
+            f"--config {where}: {kv_heads} key and value heads do not divide {heads} heads; expected them to"
+        )
     gated = config.get("model_type") not in _UNGATED
     intermediate = (
         _optional(config, "intermediate_size", where)
@@ -150,8 +160,8 @@ def from_config(config: Mapping[str, Any], where: str) -> Transformer:
         layers=found["layers"],
         hidden=hidden,
         heads=heads,
-        kv_heads=_optional(config, "num_key_value_heads", where) or heads,
-        head_width=head_width,
+        kv_heads=kv_heads,
+        head_width=head_width or hidden // heads,
         intermediate=intermediate,
         vocab=found["vocab"],
         gated=gated,
