@@ -98,6 +98,19 @@ def test_weights_kept_beside_the_model_are_restored_or_missed(
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
+def test_statistics_of_each_ranks_own_samples_are_lost_unless_ranks_agree_on_them_before_a_save(
+    validate: Validate, place: Path
+) -> None:
+    script = place / "in_background.py"
+    script.write_text(script.read_text().replace("            average_statistics(model)\n", ""))
+    code, proofs, _ = validate(script, "--prove", "resume")
+    assert (code, codes(proofs["resume"])) == (1, {"FS506"})
+    assert "the first difference is the buffers of step 7" in proofs["resume"]["reason"]
+    assert "`1.running_mean`" in proofs["resume"]["reason"]
+
+
+@pytest.mark.slow
 def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS401"})

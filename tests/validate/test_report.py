@@ -276,6 +276,7 @@ def test_a_real_run_is_reported_beside_its_verdicts(tmp_path: Path) -> None:
     )  # fmt: skip
     found = json.loads(done.stdout)
     jsonschema.validate(found, VALIDATE)
+    assert [verdict["status"] for verdict in found["proofs"]] == ["pass", "pass"]
     assert (place / "out.html").is_symlink()
     text = Page((place / "real.html").read_text()).text
     theirs = {path.name for path in SCRIPTS.iterdir()}
