@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,13 @@ import torch
 import torch.distributed as dist
 from pytorch_fsdp2_dcp.validate.errors import UserError
 from pytorch_fsdp2_dcp.validate.planning.checkpoint import checkpoint
-from pytorch_fsdp2_dcp.validate.planning.entries import entries, local_plan
+from pytorch_fsdp2_dcp.validate.planning.entries import Entry, entries, local_plan
+from pytorch_fsdp2_dcp.validate.planning.fits import propose
 from pytorch_fsdp2_dcp.validate.planning.interval import interval, lost_share
 from pytorch_fsdp2_dcp.validate.planning.memory import Training, estimate, optimizer_bytes, parameter_bytes
 from pytorch_fsdp2_dcp.validate.planning.mesh import Mesh, chunk, resolve_mesh
 from pytorch_fsdp2_dcp.validate.planning.model import Buffer, Model, Parameter
-from pytorch_fsdp2_dcp.validate.planning.scale import planning_at, simulate
+from pytorch_fsdp2_dcp.validate.planning.scale import Planning, planning_at, simulate
 from pytorch_fsdp2_dcp.validate.planning.transformer import from_config, from_numbers
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.planner import WriteItem
@@ -155,6 +157,45 @@ def test_larger_worlds_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPat
     assert [row.measured for row in rows] == [True, True, True, False]
     assert rows[3].metadata == pytest.approx(4 * rows[2].metadata, rel=0.2)
     assert rows[3].seconds > rows[2].seconds
+
+
+def test_a_large_model_is_measured_in_small_worlds_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which bounds memory; the worlds that are shown are extrapolated from them."""
+    items, simulated = 160, []
+
+    def noted(state: Sequence[Entry], mesh: Mesh) -> Planning:
+        simulated.append(mesh.world)
+        return simulate(state, mesh)
+
+    monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.scale.ITEMS_LIMIT", 32 * items)
+    monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.scale.simulate", noted)
+    model = Model("net", tuple(Parameter((f"weight{index}",), (4096, 8), "") for index in range(items // 4)))
+    rows = planning_at(entries(model, "adamw")[:items], Mesh(1, 8, 1, 8), "dp_shard")
+    assert simulated == [16, 32]
+    assert [row.world for row in rows] == [2**power for power in range(6, 15)]
+    assert not any(row.measured for row in rows)
+
+
+def test_worlds_are_those_that_the_mesh_can_grow_to() -> None:
+    state = entries(Model("net", (Parameter(("weight",), (64, 8), ""),)), "sgd")
+    assert [row.world for row in planning_at(state, Mesh(3, 2, 1, 6), "dp_shard", (64, 128, 256))] == [96, 192]
+    assert [row.world for row in planning_at(state, Mesh(1, 8, 3, 8), "dp_shard", (6, 8, 12))] == [6, 12]
+
+
+def test_meshes_that_fit_come_best_first_and_say_why() -> None:
+    """Without activation checkpointing first; of these, those that send less between nodes, then inside one."""
+    model, mesh = llama(), Mesh(1, 16, 1, 8)
+    found, least = propose(
+        model, mesh, training(precision="bf16"), 10**12, lambda *way: estimate(model, *way), tp=(1, 2, 4, 8)
+    )
+    assert least is None
+    order = [(proposal.checkpointing, proposal.across, proposal.within) for proposal in found]
+    assert order == sorted(order)
+    assert len({(str(proposal.mesh), proposal.checkpointing) for proposal in found}) == len(found) == 5
+    assert all(proposal.mesh.world == 16 for proposal in found)
+    assert "only gradients cross" in found[0].reason
+    nothing, least = propose(model, mesh, training(), 10**6, lambda *way: estimate(model, *way), tp=(1, 2, 4, 8))
+    assert (nothing, least is not None and least.checkpointing) == ([], True)
 
 
 @pytest.mark.parametrize(

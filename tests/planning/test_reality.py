@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pytorch_fsdp2_dcp.validate.planning.mesh import resolve_mesh
 
-from ..commands import fsdp2_json
+from ..commands import fsdp2, fsdp2_json
 from ..runs import run_script
-from ..templates.training import ANY_MODEL, Training, write_script
+from ..templates.training import ANY_MODEL, TEXT, Training, write_script
 
 NET = Path(__file__).with_name("net.py")
 
@@ -147,6 +147,21 @@ def test_memory_and_checkpoint_are_those_of_a_run(
     assert plan["checkpoint"]["files"] == len(list((folder / "saved").iterdir()))
     largest = max(file.stat().st_size for file in (folder / "saved").glob("*.distcp"))
     assert plan["checkpoint"]["rank"] == pytest.approx(largest, rel=0.15)  # whole tensors go to one replica or another
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.matrix)])
+def test_sharded_state_is_what_the_probe_measures(ranks: int, tmp_path: Path) -> None:
+    shutil.copy(NET, tmp_path)
+    write_script(tmp_path, model="net:build", block="net:Block")
+    command = ("validate", "train.py", "--nproc", str(ranks), "--prove", "trace", "--format", "json")
+    process = fsdp2(*command, "--", "--data", str(TEXT), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    modules = json.loads(process.stdout)["run"]["ownership"]
+    plan = planned(tmp_path, "--mesh", f"dp_shard={ranks}")
+    for planned_as, measured_as in (("parameters", "bytes"), ("optimizer", "optimizer_bytes")):
+        of_ranks = zip(*(module[measured_as] for module in modules), strict=True)
+        assert plan["memory"][planned_as] == max(map(sum, of_ranks)), planned_as
 
 
 @pytest.mark.slow

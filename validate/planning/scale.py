@@ -104,24 +104,24 @@ def simulate(state: Sequence[Entry], mesh: Mesh) -> Planning:
     )
 
 
-def scaled(mesh: Mesh, grows: str, world: int) -> Mesh | None:
-    """The mesh with a dim grown to fill a world; None where it does not divide it."""
-    rest = mesh.world // int(getattr(mesh, grows))
-    return None if world % rest else replace(mesh, **{grows: world // rest})
-
-
 def planning_at(state: Sequence[Entry], mesh: Mesh, grows: str, worlds: Sequence[int] = WORLDS) -> list[Planning]:
-    """The planning of each world that the mesh can grow to, measured up to `ITEMS_LIMIT` items, extrapolated beyond."""
-    found: list[Planning] = []
-    for world in worlds:
-        grown = scaled(mesh, grows, world)
-        if grown is None:
-            continue
-        if len(found) < 2 or world * len(state) <= ITEMS_LIMIT:
-            found.append(simulate(state, grown))
-        else:
-            found.append(_extrapolated(found, world))
-    return found
+    """The planning of each world that the mesh can grow to, measured up to `ITEMS_LIMIT` items, extrapolated beyond.
+
+    A large model has fewer than two such worlds, by which to extrapolate: then smaller ones are measured for them.
+    """
+    rest = mesh.world // int(getattr(mesh, grows))
+    doubled = [rest * 2**power for power in range(worlds[-1].bit_length())]
+    wanted = [world for world in worlds if world % rest == 0] or [
+        world for world in doubled if worlds[0] <= world <= worlds[-1]
+    ]
+    possible = sorted({*wanted, *(world for world in doubled if world < worlds[0])} or {rest})
+    two = possible[:2][-1]  # which it takes to extrapolate
+    affordable = [world for world in possible if world <= max(two, ITEMS_LIMIT // len(state))]
+    needed = {*affordable[-2:], *wanted} & {*affordable}
+    measured = {
+        world: simulate(state, replace(mesh, **{grows: world // rest})) for world in affordable if world in needed
+    }
+    return [measured.get(world) or _extrapolated([*measured.values()], world) for world in wanted or [rest]]
 
 
 def metadata_bytes(state: Sequence[Entry], mesh: Mesh) -> int:
@@ -144,7 +144,7 @@ def _local_plans(state: Sequence[Entry], mesh: Mesh) -> list[SavePlan]:
 
 def _extrapolated(found: Sequence[Planning], world: int) -> Planning:
     """Bytes and items grow by the line through the two largest worlds measured, times by the power that they show."""
-    first, second = [planning for planning in found if planning.measured][-2:]
+    first, second = found[-2:]
     ratio = world / second.world
     growth = math.log(second.world / first.world)
 
