@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import jsonschema
 import pytest
 import torch
 
-from ..commands import SKILL, assert_refused, fsdp2, fsdp2_json
+from ..commands import assert_refused, fsdp2, fsdp2_json, measured
 from ..runs import run_script
 from ..schemas import INSPECT
 from .saves import digest_in_memory, save
@@ -195,26 +193,6 @@ def test_checkpoints_of_real_ranks_on_every_mesh_are_whole_and_equal(tmp_path: P
     assert process.returncode == 0, process.stdout + process.stderr
 
 
-MEASURED = """
-import re, runpy, sys
-sys.argv = ["fsdp2", *sys.argv[1:]]
-try:
-    runpy.run_path({skill!r}, run_name="__main__")
-except SystemExit as left:
-    print(left.code, re.search("VmHWM:[^0-9]*([0-9]+) kB", open("/proc/self/status").read())[1], file=sys.stderr)
-"""
-
-
-def measured(*arguments: str, cwd: Path) -> tuple[int, int]:
-    """The exit code and the most memory that a run held, in bytes (getrusage would count this process in)."""
-    program = MEASURED.format(skill=str(SKILL / "__main__.py"))
-    process = subprocess.run(
-        [sys.executable, "-c", program, "inspect", *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    code, most = process.stderr.split()
-    return int(code), int(most) * 1024
-
-
 @pytest.mark.slow
 def test_memory_stays_bounded_on_a_checkpoint_of_several_times_that(tmp_path: Path) -> None:
     """Half a gigabyte in columns, so that every band needs every chunk, against the same in rows; and one, sparse."""
@@ -222,7 +200,7 @@ def test_memory_stays_bounded_on_a_checkpoint_of_several_times_that(tmp_path: Pa
     save(tmp_path / "a", {"w": tensor}, {"w": [[8_000], [2_000] * 8]})
     tensor[7_000, 15_000] = 1
     save(tmp_path / "b", {"w": tensor}, {"w": [[2_000] * 4, [16_000]]})
-    code, most = measured("a", "--digest", "--against", "b", cwd=tmp_path)
+    code, most = measured("inspect", "a", "--digest", "--against", "b", cwd=tmp_path)
     assert code == 1
     assert most < MEMORY
     for name in "ab":
@@ -233,7 +211,7 @@ def test_memory_stays_bounded_on_a_checkpoint_of_several_times_that(tmp_path: Pa
     with sparse.open("wb") as file:
         file.write(len(table).to_bytes(8, "little") + table)
         file.truncate(8 + len(table) + 2**30)
-    code, most = measured("a", "--digest", cwd=tmp_path)
+    code, most = measured("inspect", "a", "--digest", cwd=tmp_path)
     assert code == 0
     assert most < MEMORY
 
@@ -264,6 +242,6 @@ def test_memory_for_a_hundred_thousand_chunks_stays_bounded(tmp_path: Path) -> N
     for rank in range(256):
         with (tmp_path / f"__{rank}_0.distcp").open("wb") as file:
             file.truncate(400 * 263_000)
-    code, most = measured(".", cwd=tmp_path)
+    code, most = measured("inspect", ".", cwd=tmp_path)
     assert code == 0
     assert most < MEMORY

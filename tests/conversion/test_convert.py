@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from ..checkpoint.saves import digest_in_memory, save
 from ..checkpoint.test_values import parts
-from ..commands import SKILL, assert_refused, fsdp2, fsdp2_json
+from ..commands import SKILL, assert_refused, fsdp2, fsdp2_json, measured
 from ..schemas import CONVERT
 
 IN_SAFETENSORS = (
@@ -557,16 +557,6 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     assert progress.INTERVAL > 0
 
 
-MEASURED = """
-import re, runpy, sys
-sys.argv = ["fsdp2", *sys.argv[1:]]
-try:
-    runpy.run_path({skill!r}, run_name="__main__")
-except SystemExit as left:
-    print(left.code, re.search("VmHWM:[^0-9]*([0-9]+) kB", open("/proc/self/status").read())[1], file=sys.stderr)
-"""
-
-
 @pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["a.pt", "a.safetensors", "a", "a --dtype bf16"])
@@ -574,13 +564,9 @@ def test_memory_stays_bounded_whatever_the_size_of_the_tensors(target: str, tmp_
     """600 MB in blocks of two dimensions, one of which is transposed, take no more than 200 MB: not even a tensor."""
     state = {"w": torch.zeros(10_000, 10_000), "t": torch.zeros(5_000, 10_000).t()}
     save(tmp_path / "dcp", state, {"w": [[4_000, 6_000], [2_500] * 4]})
-    program = MEASURED.format(skill=str(SKILL / "__main__.py"))
-    process = subprocess.run(
-        [sys.executable, "-c", program, "convert", "dcp", *target.split()], capture_output=True, text=True, check=False
-    )
-    code, most = map(int, process.stderr.split())
+    code, most = measured("convert", "dcp", *target.split(), cwd=tmp_path)
     assert code == 0
-    assert most * 1024 < 200_000_000
+    assert most < 200_000_000
 
 
 @pytest.mark.slow

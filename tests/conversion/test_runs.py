@@ -7,11 +7,47 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytorch_fsdp2_dcp.templates.mesh import example_ranks, parse_mesh
 from pytorch_fsdp2_dcp.validate.command import main
 
+from ..recipes import running as recipes
 from ..runs import run_script
+from ..templates.rows import TABLE
 from ..templates.test_export import saved_weights
 from ..templates.training import Training, write_script
+
+
+def goes_around(checkpoint: Path, folder: Path) -> None:
+    """It is whole, leaves as one file, and comes back equal, as the command says."""
+    one, again = str(folder / "all.pt"), str(folder / "again")
+    for command in (
+        ("inspect", str(checkpoint)),
+        ("convert", str(checkpoint), one),
+        ("convert", one, again),
+        ("inspect", str(checkpoint), "--against", again, "--digest"),
+    ):
+        assert main([*command]) == 0
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", TABLE["mesh"])
+def test_checkpoints_of_the_generator_go_around_from_every_mesh(mesh: str, tmp_path: Path) -> None:
+    script = write_script(tmp_path, mesh=mesh, async_mode="disabled")
+    training = Training(script, tmp_path / "run", example_ranks(parse_mesh(mesh)), {"--steps": "4"})
+    training.finish()
+    goes_around(training.checkpoints / "step-4", tmp_path)
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "ranks"), [("b_blocking.py", 2), ("b_asynchronous.py", 2), ("tensor_parallel.py", 4)]
+)
+def test_checkpoints_of_the_recipes_go_around(recipe: str, ranks: int, tmp_path: Path) -> None:
+    recipes.run(recipe, tmp_path / "place", ranks, *recipes.TRAINING, "--checkpoint-interval", "10")
+    newest = max((tmp_path / "place" / "work" / "checkpoints").iterdir())
+    goes_around(newest, tmp_path)
 
 
 @pytest.mark.matrix

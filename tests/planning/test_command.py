@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from pytorch_fsdp2_dcp.validate.command import main
 
-from ..commands import assert_refused, fsdp2, fsdp2_json
+from ..commands import assert_refused, fsdp2, fsdp2_json, measured
 from ..schemas import PLAN
 from .test_formulas import LLAMA_3_8B
 from .test_reality import NET
@@ -50,6 +50,16 @@ def test_the_planning_of_many_ranks(capsys: pytest.CaptureFixture[str], monkeypa
     assert [row["world"] for row in rows] == [2**power for power in range(6, 15)]
     assert rows[0]["measured"] and not rows[-1]["measured"]
     assert rows[0]["metadata"] < rows[-1]["metadata"]
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+def test_the_planning_of_a_large_model_takes_no_more_memory_than_of_a_small_one(tmp_path: Path) -> None:
+    """Of 126 layers, the plans of 128 ranks alone would take three gigabytes."""
+    large = ("--params", "405B", "--layers", "126", "--hidden", "16384", "--kv-heads", "8", "--nodes", "16")
+    code, most = measured("plan", *large, "--scale", cwd=tmp_path)
+    assert code == 0
+    assert most < 1_500_000_000
 
 
 def test_a_disk_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from ..checkpoint.values import BAND, bands
 from ..errors import UserError
 from .cast import cast
 
-BLOCK = 2**18  # bytes of a chunk that are read, hashed and written at a time; they stay in the caches of the CPU
+BLOCK = 2**20  # bytes of a chunk that are read, hashed and written at a time; they stay in the caches of the CPU
 ZIP = b"PK\3\4"
 
 Step = str | int  # into a mapping by a key, into a sequence by an index
