@@ -767,6 +767,18 @@ class TrainingLoop(Event):
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RoundsDiffer(Event):
+    """Ranks go round a loop in different numbers; `since` is the order of the first event in it.
+
+    For the reader it is the loop, told of when it is over: it goes through a part of the data for each rank, and these
+    need not be of one length. For the probe it is the call that begins a round for which other ranks do not come back,
+    right after the event of that call and on the ranks that make it.
+    """
+
+    since: int
+
+
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class GradientsCleared(Event):
     """`zero_grad()` of an optimizer or a module."""
 

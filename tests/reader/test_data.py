@@ -10,12 +10,13 @@ from pytorch_fsdp2_dcp.validate.events import (
     DividedByRank,
     EpochSet,
     LoaderBuilt,
+    RoundsDiffer,
     SamplerBuilt,
     Saved,
     Seeded,
 )
 
-from .programs import only, program
+from .programs import SHARDED, only, program
 
 DATA = """
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
@@ -164,3 +165,86 @@ def test_which_passes_are_underway_at_a_save(loop: str, underway: bool) -> None:
 def test_where_batches_may_be_passed_over(text: str, passes: bool) -> None:
     trace = program(f"import itertools\n{DATA}\nstart, loader = load(), DataLoader(Lines([]))\n{text}")
     assert any(trace.of(BatchesPassedOver)) is passes
+
+
+# --- loops that ranks go round in different numbers ---
+
+LOOP = (
+    SHARDED
+    + """
+import itertools
+import math
+from torch.utils.data import DataLoader, Subset
+rank, world_size = dist.get_rank(), dist.get_world_size()
+data = load()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("over", "differs"),
+    [
+        ("data[rank::world_size]", True),
+        ("enumerate(sorted(data[rank::world_size]))", True),
+        ("[read(path) for path in own]", True),
+        ("range(len(own))", True),
+        ("range(0, len(own), 8)", True),
+        ("range(rank, len(data), world_size)", True),
+        ("DataLoader(own)", True),
+        ("DataLoader(Subset(data, range(rank, len(data), world_size)))", True),
+        ("DataLoader(own, drop_last=True)", False),
+        ("DataLoader(own, sampler=load())", False),
+        ("data[rank * 8 : min(rank * 8 + 8, len(data))]", True),
+        ("data[rank * math.ceil(len(data) / 8) : (rank + 1) * math.ceil(len(data) / 8)]", True),
+        ("data[rank * 8 : rank * 8 + 8]", False),
+        ("data[rank:]", False),
+        ("data[0::world_size]", False),
+        ("data", False),
+        ("range(rank, 64, world_size)", False),
+        ("torch.arange(64)[rank::world_size]", False),
+        ("range(rank, len(torch.randn(64)), world_size)", False),
+        ("itertools.islice(own, 8)", False),
+        ("zip(range(8), own)", False),
+        ("[x for x in own if x]", False),
+    ],
+)
+def test_loops_over_a_part_for_each_rank(over: str, differs: bool) -> None:
+    trace = program(f"own = data[rank::world_size]\nfor x in {over}:\n    model(x).sum().backward()", LOOP)
+    assert any(trace.of(RoundsDiffer)) is differs
+
+
+@pytest.mark.parametrize(
+    ("body", "differs"),
+    [
+        ("model(x)", True),
+        ("for y in x:\n        if y: break\n    model(x)", True),
+        ("if stop(): break\n    model(x)", False),
+        ("print(x)", False),
+    ],
+)
+def test_a_loop_that_ends_with_its_data_and_calls_a_sharded_model(body: str, differs: bool) -> None:
+    trace = program(f"for x in data[rank::world_size]:\n    {body}", LOOP)
+    assert any(trace.of(RoundsDiffer)) is differs
+
+
+@pytest.mark.parametrize(
+    ("condition", "differs"),
+    [("i % world_size == rank", True), ("i % world_size != 0", False), ("i % 2 == 1", False), ("x is not None", False)],
+)
+def test_a_loop_in_which_ranks_take_turns(condition: str, differs: bool) -> None:
+    trace = program(f"for i, x in enumerate(data):\n    if {condition}:\n        model(x)", LOOP)
+    assert any(trace.of(RoundsDiffer)) is differs
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "n = len(data) // world_size",
+        "data = data[: len(data) - len(data) % world_size]",
+        "dist.all_reduce(torch.tensor(len(data)), op=dist.ReduceOp.MIN)",
+    ],
+)
+def test_a_program_that_may_see_to_equal_parts(more: str) -> None:
+    loop = "for x in data[rank::world_size]:\n    model(x)"
+    assert not any(program(f"{more}\n{loop}", LOOP).of(RoundsDiffer))
+    assert any(program(f"batch = batch_size // world_size\n{loop}", LOOP).of(RoundsDiffer))

@@ -14,7 +14,9 @@ from pytorch_fsdp2_dcp.validate.events import (
     GroupCreated,
     LoaderBuilt,
     MeshCreated,
+    Origin,
     Ref,
+    RoundsDiffer,
     SamplerBuilt,
     Seeded,
     Sharded,
@@ -160,3 +162,16 @@ def test_each_rank_drops_out_places_of_its_own(
     assert "FS505" not in [
         code for code, _ in found(*steps, does(ForwardEntered, module=MODEL, sharded=True), trained[1])
     ]
+
+
+# --- rounds ---
+
+
+@pytest.mark.parametrize(("origin", "told"), [("reader", [("FS504", 3)]), ("probe", [("FS504", 3)])])
+def test_each_round_is_one_of_all_ranks(origin: Origin, told: list[tuple[str, int]]) -> None:
+    assert found(CALLED, does(Backward), does(RoundsDiffer, since=1), origin=origin) == told
+
+
+def test_rounds_without_a_sharded_model_may_differ() -> None:
+    assert found(does(ForwardEntered, module=MODEL), does(RoundsDiffer, since=1)) == []
+    assert found(CALLED, does(Backward), does(RoundsDiffer, since=2)) == []

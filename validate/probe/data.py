@@ -102,6 +102,8 @@ def install(observer: Observer, passes: Passes) -> None:
         under.drawn += 1
         if under.drawn == 1:
             order = observer.emit(BatchesDrawn, call.frame, loader=under.loader)
+            if under.batches is not None:
+                observer.recorder.write({"note": "length", "order": order, "batches": under.batches})
             if (crc := _digest(batch)) is not None:
                 observer.recorder.write({"note": "batch", "order": order, "digest": crc})
         elif not under.used and not under.passed_over and torch.is_grad_enabled():

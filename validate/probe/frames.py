@@ -66,6 +66,18 @@ def program_frame(building: object = None) -> FrameType | None:
     return None
 
 
+def stack() -> tuple[tuple[str, int, int], ...]:
+    """The program's frames, the outermost first: the file, where the function begins, and the line."""
+    found: list[tuple[str, int, int]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if programs(code.co_filename):
+            found.append((code.co_filename, code.co_firstlineno, frame.f_lineno or 1))
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
 def on_behalf_of_helpers() -> bool:
     """Whether the state-dict helpers are at work: to have optimizer state to fill, they let a fresh optimizer step."""
     frame: FrameType | None = sys._getframe(1)

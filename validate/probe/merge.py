@@ -33,6 +33,8 @@ from ..launch.job import RankEnd, Run
 from ..launch.places import Places
 from ..trace import Note, Trace
 from .parting import Call, parted
+from .rounds import Line, Stack, Way, more_rounds
+from .rounds import mark as mark_round
 from .weights import Weight, differ
 
 STUCK = 0.2  # part of the deadline for which a rank must have stood in a collective to count as stuck in it
@@ -47,8 +49,10 @@ class _Record:
     events: dict[int, dict[str, Any]] = field(default_factory=dict)
     entered: dict[int, float] = field(default_factory=dict)  # order: when, on the machine's monotonic clock
     returned: set[int] = field(default_factory=set)
+    stacks: dict[int, Stack] = field(default_factory=dict)  # order: by which calls of the program's it was entered
     digests: dict[int, dict[str, int]] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)  # order: digest of the first batch
+    lengths: dict[int, int] = field(default_factory=dict)  # order: how many batches this pass has
     beginnings: dict[int, dict[str, int]] = field(default_factory=dict)  # order: digests of weights by FQN
     buffers: dict[int, dict[str, dict[str, int]]] = field(default_factory=dict)  # order: digests by key and name
     narrowed: dict[int, dict[str, list[str]]] = field(default_factory=dict)  # order: dtypes by path of the tensor
@@ -94,18 +98,23 @@ def merge(run: Run) -> tuple[Trace, ...]:
 
 
 def _read(path: Path) -> _Record:
-    record = _Record()
+    record, stacks = _Record(), dict[int, Stack]()
     for line in path.read_text().splitlines() if path.exists() else ():
         fields = json.loads(line)
         match fields.get("note"):
             case None:
                 record.events[fields["order"]] = fields
+            case "stack":
+                stacks[fields["id"]] = tuple(Line(*frame) for frame in fields["frames"])
             case "entered":
                 record.entered[fields["order"]] = fields["time"]
+                record.stacks[fields["order"]] = stacks.get(fields.get("stack", -1), ())
             case "returned":
                 record.returned.add(fields["order"])
             case "digests":
                 record.digests[fields["order"]] = fields["of"]
+            case "length":
+                record.lengths[fields["order"]] = fields["batches"]
             case "batch":
                 record.batches[fields["order"]] = fields["digest"]
             case "beginning":
@@ -401,7 +410,8 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]], bef
 
     Only where the others cannot come any more: they have ended normally, stand in another collective, or the run has
     hung. A rank that crashed for a reason of its own leaves the others waiting too, and that is not their fault.
-    Nor where they have parted before, within the calls of these orders (`before`, by rank).
+    Nor where they have parted before, within the calls of these orders (`before`, by rank). Of a call in a loop that
+    the others have left, the loop is told (`RoundsDiffer`).
     """
     calls = [[e for e in own if _joint(e, r)] for own, r in zip(events, records, strict=True)]
     ranks = range(len(calls))
@@ -417,6 +427,11 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]], bef
         return False
     if before is not None and any(before[r] < event.order for r, event in present.items()):
         return False
+    again = more_rounds(present, calls, at, [Way(record.stacks, _length(record)) for record in records])
+    if again and not (run.hung and not _stuck(run, [(records[r], present[r]) for r in again])):
+        for rank in again:
+            mark_round(events[rank], present[rank])
+        return True
     alone = _alone(present, calls) if not absent or len({_kind(e) for e in present.values()}) > 1 else list(present)
     if run.hung and not _stuck(run, [(records[r], present[r]) for r in alone]):
         return False
@@ -425,6 +440,11 @@ def _mark_alone(run: Run, records: list[_Record], events: list[list[Event]], bef
         marked = present[rank]
         _put(events[rank], dataclasses.replace(marked, when=dataclasses.replace(marked.when, only=only)))
     return True
+
+
+def _length(record: _Record) -> int | None:
+    """How many batches the last pass through a loader has."""
+    return record.lengths[max(record.lengths)] if record.lengths else None
 
 
 def _joint(event: Event, record: _Record) -> bool:

@@ -18,7 +18,7 @@ import torch
 from ..events import Circumstances, Event, Exited, Location, Ref, to_json
 from ..launch.places import Settings
 from .faults import Faults
-from .frames import Places, ours, programs, variable
+from .frames import Places, ours, programs, stack, variable
 from .identity import Identities
 from .record import Recorder
 
@@ -68,6 +68,7 @@ class Observer:
         self.steps = 0  # optimizer steps finished
         self.faults = Faults(settings, rank)
         self._named = set[int]()
+        self._stacks = dict[tuple[tuple[str, int, int], ...], int]()  # those of collectives, by number
 
     # --- events ---
 
@@ -92,8 +93,14 @@ class Observer:
         self.returned(order)
 
     def entered(self, order: int) -> None:
-        """Note that the call of this event has begun."""
-        self.recorder.write({"note": "entered", "order": order, "time": time.monotonic()})
+        """Note that the call of this event has begun, and by which calls of the program's."""
+        frames = stack()
+        if frames not in self._stacks:
+            self._stacks[frames] = len(self._stacks)
+            self.recorder.write({"note": "stack", "id": self._stacks[frames], "frames": frames})
+        self.recorder.write(
+            {"note": "entered", "order": order, "time": time.monotonic(), "stack": self._stacks[frames]}
+        )
 
     def returned(self, order: int) -> None:
         """Note that the call of this event has returned."""

@@ -61,6 +61,7 @@ FULLY_SHARD = (  # where torch exports it, now or once
     "torch.distributed._composable.fsdp",
     "torch.distributed._composable.fsdp.fully_shard",
 )
+_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 _OF_WRAPPER = (
     "state_dict_type",
@@ -207,6 +208,8 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     spaces = [space for name in FULLY_SHARD if (space := _module(name)) is not None]
     observer.wrap(spaces, "fully_shard", sharded)
     observer.wrap(spaces, "register_fsdp_forward_method", registered)
+    if (group := getattr(_module(_GROUPS), "FSDPParamGroup", None)) is not None:
+        observer.wrap([group], "pre_forward", forwards.gathering, by_program=False)
     observer.wrap([FSDPModule], "set_requires_gradient_sync", sync_set)
     observer.wrap([FSDPModule], "set_requires_all_reduce", all_reduce_set)
     observer.wrap([FSDPModule], "set_is_last_backward", all_reduce_set)
@@ -291,7 +294,8 @@ class Forwards:
                 return original(module, *args, **kwargs)
             order = None
             try:
-                order = self._entered(module)
+                begun = self._here.__dict__.pop("begun", None)
+                order = begun[1] if begun is not None and begun[0] is module else self._entered(module)
                 self._called(module, order)
                 if order is not None:
                     self._meter.before_forward(module, args, kwargs)
@@ -307,6 +311,18 @@ class Forwards:
             return result
 
         return forward
+
+    def gathering(self, call: Call) -> Handler:
+        """FSDP gathers the parameters of a module, and so may wait for ever, before its `forward` begins.
+
+        A call of what was called before is told of here. A first call is looked at once its parameters are there.
+        """
+        module = call.args[1]
+        hooked = list(_hooked(caller())) if not getattr(self._here, "depth", 0) else []
+        known = self._observer.identities.known(hooked[-1][0]) if hooked else None
+        if known is not None and known.id in self._entered_before and any(running is module for running, _ in hooked):
+            self._here.begun = module, self._entered(module)
+        yield
 
     def _called(self, module: nn.Module, order: int | None) -> None:
         """Note a call of a sharded module under the program's call that leads to it; none does in backward."""

@@ -19,7 +19,13 @@ from .asynchronous import (
     StagingNotAwaitedBeforeStep,
 )
 from .base import Rule
-from .data import EpochNeverSet, SameDataOnEveryRank, SameDropoutOnEveryRank, SamplerUsesGlobalRank
+from .data import (
+    EpochNeverSet,
+    SameDataOnEveryRank,
+    SameDropoutOnEveryRank,
+    SamplerUsesGlobalRank,
+    UnequalBatchesPerRank,
+)
 from .durability import PublishedCheckpointOverwritten, RetentionBeforeDurable
 from .export import FsdpStateChangedByReading, FullStateOnEveryRank, UnsafeUnpickling
 from .forward import ForwardIsBypassed, SubmoduleBeforeRoot
@@ -142,6 +148,7 @@ RULES: tuple[Rule, ...] = (
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),
+    UnequalBatchesPerRank(),
     SameDropoutOnEveryRank(),
     BuffersDifferAcrossRanks(),
     TorchSaveOfShards(),

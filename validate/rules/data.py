@@ -14,6 +14,7 @@ from ..events import (
     GroupCreated,
     LoaderBuilt,
     MeshCreated,
+    RoundsDiffer,
     SamplerBuilt,
     Seeded,
     Sharded,
@@ -142,6 +143,33 @@ class EpochNeverSet(Rule):
                 )
                 yield self.finding(sampler, message, (again, "each epoch begins here"))
                 break
+
+
+class UnequalBatchesPerRank(Rule):
+    """Each round of a loop over batches is a collective: a rank with a batch more waits for those that have none."""
+
+    code = "FS504"
+    name = "unequal-batches-per-rank"
+    severity = Severity.ERROR
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for rounds in trace.of(RoundsDiffer):
+            inside = (e for e in trace.of(ForwardEntered) if rounds.since <= e.order <= rounds.order)
+            entered = next((e for e in inside if e.sharded), None)
+            if entered is None:
+                continue
+            name = entered.module.name
+            what = (
+                "this loop goes through a part of the data, one a rank, and not all need be of one length"
+                if trace.origin == READER
+                else f"rank {rounds.when.rank} begins another round here, and other ranks have left the loop"
+            )
+            message = (
+                f"{what}: who has a batch more waits in the forward of the sharded `{name}` for ever. Give all ranks "
+                "as many: by DistributedSampler, or of data whose length is a multiple of the number of ranks."
+            )
+            yield self.finding(rounds, message, (entered if trace.origin == READER else None, "the forward"))
 
 
 class SameDropoutOnEveryRank(Rule):

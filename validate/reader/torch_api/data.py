@@ -8,8 +8,9 @@ import re
 from ...events import EpochSet, LoaderBuilt, SamplerBuilt, Seeded
 from ..nodes import nodes
 from ..values import NONE, Class, Const, External, Obj, Value, What, members
+from ..walk import unequal
 from ..walk.beginnings import seeded
-from ..walk.calls import Call, callbacks
+from ..walk.calls import Call, call_library, callbacks
 from ..walk.classes import lineage
 from ..walk.core import Walk
 from ..walk.division import of_rank, sounds_divided
@@ -94,7 +95,15 @@ def _loader(call: Call) -> Value:
     )
     if samplers:
         walk.store.set((loader.id, ".sampler"), samplers[0])
+    if not given and not call.open and call.get(8, "drop_last") in (None, Const(False)):
+        unequal.follow(walk, loader, call.get(0, "dataset"))
     return loader
+
+
+@api("torch.utils.data.Subset")
+def _subset(call: Call) -> Value:
+    made = call_library(call, call.name)
+    return unequal.follow(call.walk, made, call.get(1, "indices"))
 
 
 def _is_divided(walk: Walk, dataset: Value | None) -> bool:

@@ -11,7 +11,6 @@ from ..values import NONE, Const, External, Obj, Value, members, single
 from ..walk import masked
 from ..walk.calls import Call, call_library
 from ..walk.core import Walk
-from ..walk.folders import trees
 from .table import anything, api
 
 _FUNCTIONS = (
@@ -61,7 +60,7 @@ def ignores(call: Call) -> bool:
     value = call.get(None, "ignore_index")
     number = single(value) if value is not None else _IGNORED
     if isinstance(number, int):
-        return number >= 0 or _is_filled_in(trees(call.walk), number)
+        return number >= 0 or _is_filled_in(call.walk.files(), number)
     written = [ast.unparse(k.value) for k in getattr(call.node, "keywords", ()) if k.arg == "ignore_index"]
     return any("pad" in text.lower() for text in written)
 
@@ -118,13 +117,13 @@ def _scale(call: Call, receiver: Value) -> Value | None:
 
 def counts_alone(walk: Walk, loss: Value) -> bool | None:
     """Whether a backward starts from a mean over what a mask leaves on this rank; None where that is not known."""
-    return True if masked.is_masked(walk, loss) and not any(map(_scales_gradients, trees(walk))) else None
+    return True if masked.is_masked(walk, loss) and not any(map(_scales_gradients, walk.files())) else None
 
 
 def averaged(walk: Walk, loss: Value) -> bool | None:
     """Whether a backward starts from a mean that nothing scales, and neither its gradients; None where not known."""
     means = [isinstance(v, Obj) and walk.fact(v, "mean") and not walk.fact(v, "scaled") for _, v in members(loss)]
-    return True if all(means) and not any(map(_scales_gradients, trees(walk))) else None
+    return True if all(means) and not any(map(_scales_gradients, walk.files())) else None
 
 
 @functools.lru_cache(maxsize=512)

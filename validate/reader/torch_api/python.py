@@ -30,7 +30,7 @@ from ..values import (
     single,
     union,
 )
-from ..walk import contents, division, passes, prefixes
+from ..walk import contents, division, passes, prefixes, unequal
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
@@ -71,6 +71,7 @@ def _reads(call: Call) -> Value:
             return Const(len(content.items))
         made = call.walk.sym()
         call.walk.answers(made.key, value)
+        unequal.counted(call.walk, made, value)
         return made
     if name == "sum" and (part := part_in(call.walk, *call.args)) is not None:
         return part
@@ -128,7 +129,7 @@ def _listed(call: Call) -> Value:
     found = iterate(call.walk, call.args[0])
     if call.name == "builtins.iter":
         passes.begun(call.walk, since)
-    return call.walk.new_list(found.values, found.exact)
+    return unequal.follow(call.walk, call.walk.new_list(found.values, found.exact), call.args[0])
 
 
 @api("builtins.tuple")
@@ -145,7 +146,7 @@ def _enumerated(call: Call) -> Value:
         return call.walk.unknown()
     found = iterate(call.walk, call.args[0])
     pairs = [Tuple((Const(i) if found.exact else call.walk.sym(), v)) for i, v in enumerate(found.values)]
-    return call.walk.new_list(pairs, found.exact)
+    return unequal.follow(call.walk, call.walk.new_list(pairs, found.exact), call.args[0])
 
 
 @api("builtins.zip")
@@ -164,7 +165,11 @@ def _range(call: Call) -> Value:
     each = call.walk.sym()
     if call.name == "builtins.range" and len(call.args) == 1:
         call.walk.store.set((each.key, "%below"), call.args[0])
-    return call.walk.new_list([each], exact=False)
+    made = call.walk.new_list([each], exact=False)
+    if call.name != "builtins.range":
+        return made
+    start, end, step = ((NONE, *call.args, NONE) if len(call.args) == 1 else (*call.args, NONE, NONE))[:3]
+    return unequal.follow(call.walk, unequal.part(call.walk, made, (start, end, step)), end)
 
 
 @api("tqdm.tqdm", "tqdm.auto.tqdm", "itertools.cycle", "itertools.islice")
@@ -173,7 +178,11 @@ def _same_elements(call: Call) -> Value:
     if call.name == "itertools.islice" and len(call.args) > 2:
         call.walk.emit(BatchesPassedOver, call.node)
     given = call.get(0, "iterable")
-    return given if given is not None else call.walk.unknown()
+    if given is None:
+        return call.walk.unknown()
+    if call.name == "itertools.islice" and unequal.is_part(call.walk, given):
+        return call.walk.new_list(iterate(call.walk, given).values, exact=False)  # as many as are asked for
+    return given
 
 
 @api("itertools.chain")

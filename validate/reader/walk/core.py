@@ -192,6 +192,9 @@ class Walk:
         self.literals: dict[int, frozenset[str]] = {}
         # For `folders`: the program has listed one; it has asked of an entry whether something is there.
         self.lists_folders = self.seen_whole = False
+        self.turns: set[int] = (
+            set()
+        )  # conditions by which ranks take turns: each comes to what follows in its own round
         self.underway: list[Ref] = []  # the loaders that are being gone through
         # For `filled`: of a dictionary, the cells that its values were put in from; of a cell, the dictionary, key and
         # value, where a load put another value there.
@@ -483,6 +486,14 @@ class Walk:
     def events(self, cls: type[E], since: int) -> list[E]:
         """The events of this class that were seen since `since` events had been."""
         return [pending.event for pending in self._pending[since:] if isinstance(pending.event, cls)]
+
+    def events_on(self, cls: type[E], since: int) -> list[tuple[E, Path]]:
+        """The same, each with the branches that led to it."""
+        return [(p.event, p.path) for p in self._pending[since:] if isinstance(p.event, cls)]
+
+    def files(self) -> set[ast.Module]:
+        """The files that were read so far, and those whose functions are being walked."""
+        return {*self.project.trees(), *(frame.file.tree for frame in self.frames)}
 
     def note(self, node: ast.AST | None, text: str) -> None:
         """Something here, or at the statement being walked, is not known."""

@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import calls, filled, masked
+from . import calls, filled, masked, unequal
 from .assignment import assign
 from .conditions import test, truth
 from .core import Walk, expression
@@ -264,6 +264,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     if rank and walk.loops and _takes_turns(node, left, right):
         walk.emit(DividedByRank, node)
         rank = False
+        walk.turns.add(walk.sym("compare", base.__name__, left, _constants(walk, right)).key)
     made = walk.sym("compare", base.__name__, left, _constants(walk, right), rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
 
@@ -355,7 +356,7 @@ def _subscript(walk: Walk, node: ast.Subscript) -> Value:
         bounds = [walk.evaluate(part) if part is not None else NONE for part in parts]
         if any(map(ranked, bounds)):
             walk.emit(DividedByRank, node)
-        return union([(path, _slice(walk, v, bounds)) for path, v in members(value)])
+        return union([(path, unequal.part(walk, _slice(walk, v, bounds), bounds)) for path, v in members(value)])
     key = walk.evaluate(node.slice)
     if ranked(key):
         walk.emit(DividedByRank, node)
@@ -452,7 +453,10 @@ def child(walk: Walk, outer: Obj, name: str) -> Value:
 @expression(ast.ListComp, ast.SetComp, ast.GeneratorExp)
 def _comprehension(walk: Walk, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
     results, exact = _comprehend(walk, node.generators, lambda: walk.evaluate(node.elt))
-    return walk.new_list(results, exact)
+    made = walk.new_list(results, exact)
+    first = node.generators[0]
+    each = len(node.generators) == 1 and not first.ifs and isinstance(first.iter, ast.Name)
+    return unequal.follow(walk, made, walk.evaluate(first.iter)) if each else made
 
 
 @expression(ast.DictComp)

@@ -106,19 +106,14 @@ def knows_whole(walk: Walk) -> bool:
     """Whether the program may know whole checkpoints from others, or is ready for a load that fails."""
     if walk.seen_whole or any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
-    return any(_mentions_marks(tree) for tree in trees(walk))
+    return any(_mentions_marks(tree) for tree in walk.files())
 
 
 def knows_content(walk: Walk) -> bool:
     """Whether the program may know what is in a checkpoint before it loads it, or is ready for a load that fails."""
     if any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
-    return any(_reads_metadata(tree) for tree in trees(walk))
-
-
-def trees(walk: Walk) -> set[ast.Module]:
-    """The files that were read so far, and those whose functions are being walked."""
-    return {*walk.project.trees(), *(frame.file.tree for frame in walk.frames)}
+    return any(_reads_metadata(tree) for tree in walk.files())
 
 
 @functools.lru_cache(maxsize=512)

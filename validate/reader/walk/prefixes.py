@@ -10,7 +10,6 @@ import re
 from ..nodes import last_name, nodes
 from ..values import Const, Obj, StateData, Sym, Union, Value, Wrapped, single
 from .core import Walk
-from .folders import trees
 
 COMPILED = "_orig_mod."
 # What programs speak of that take the prefix out of names, or look behind the wrapper.
@@ -37,7 +36,7 @@ def of_keys(walk: Walk, module: Obj, by_helper: bool = False) -> str | None:
     facts = ("wrapped outside",) if by_helper else ("wrapped", "wrapped outside")
     is_wrapped = isinstance(module.data, Wrapped) and (module.data.outside or not by_helper)
     inside = (m == module or walk.holds(module, m.id) for fact in facts for m in walk.having(fact))
-    if not (is_wrapped or any(inside)) or walk.fact(module, "elsewhere") or any(map(_knows, trees(walk))):
+    if not (is_wrapped or any(inside)) or walk.fact(module, "elsewhere") or any(map(_knows, walk.files())):
         return None
     return COMPILED
 

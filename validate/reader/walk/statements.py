@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import calls, filled, masked
+from . import calls, filled, masked, unequal
 from .assignment import assign, extend
 from .conditions import branch, test
 from .contexts import context_manager, enter_context
@@ -283,7 +283,11 @@ def _for(walk: Walk, node: ast.For | ast.AsyncFor) -> bool:
     frame = walk.frame
     outer, frame.going_through = frame.going_through, walk.about(over)
     try:
-        with going_through(walk, node, since), training_loop(walk, node, repeats=not found.exact):
+        with (
+            unequal.going_round(walk, node, over),
+            going_through(walk, node, since),
+            training_loop(walk, node, repeats=not found.exact),
+        ):
             return _loop(walk, binds, node.body, node.orelse, endless=False, repeats=not found.exact)
     finally:
         frame.going_through = outer
