@@ -198,6 +198,8 @@ def test_checkpoints_of_one_series_are_known(saved: str, loaded: str, same: bool
     [
         ("dcp.load(s, checkpoint_id='c')", False),
         ("m = dcp.FileSystemReader('c').read_metadata()\ndcp.load(s, checkpoint_id='c')", True),
+        ("m = dcp.FileSystemReader('c').read_metadata().storage_data\ndcp.load(s, checkpoint_id='c')", False),
+        ("m = dcp.FileSystemReader('c').read_metadata().state_dict_metadata\ndcp.load(s, checkpoint_id='c')", True),
         ("try:\n    dcp.load(s, checkpoint_id='c')\nexcept BaseException:\n    pass", True),
     ],
 )

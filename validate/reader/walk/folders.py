@@ -113,12 +113,17 @@ def knows_content(walk: Walk) -> bool:
     """Whether the program may know what is in a checkpoint before it loads it, or is ready for a load that fails."""
     if any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
-    return any(_reads_metadata(tree) for tree in walk.files())
+    asked = {name for tree in walk.files() for name in _asked_of_metadata(tree)}
+    return bool(asked & {"state_dict_metadata", "planner_data"}) or asked == {"read_metadata"}
 
 
 @functools.lru_cache(maxsize=512)
-def _reads_metadata(tree: ast.Module) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr in ("read_metadata", "state_dict_metadata") for n in nodes(tree))
+def _asked_of_metadata(tree: ast.Module) -> frozenset[str]:
+    """What a file asks of metadata; `storage_data` tells which files there are, and nothing of keys."""
+    return frozenset(n.attr for n in nodes(tree) if isinstance(n, ast.Attribute) and n.attr in _OF_METADATA)
+
+
+_OF_METADATA = {"read_metadata", "state_dict_metadata", "planner_data", "storage_data"}
 
 
 @functools.lru_cache(maxsize=512)

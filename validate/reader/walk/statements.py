@@ -108,7 +108,8 @@ def _delete(walk: Walk, node: ast.Delete) -> bool:
             content = walk.items(outer) if isinstance(outer, Obj) else None
             if content is not None and isinstance(outer, Obj):
                 left = tuple((k, v) for k, v in content.items if k != key)
-                walk.store.set((outer.id, "%items"), Items(left, content.exact and isinstance(key, Const)))
+                known = isinstance(key, Const) or len(left) < len(content.items)
+                walk.store.set((outer.id, "%items"), Items(left, content.exact and known))
     return True
 
 
