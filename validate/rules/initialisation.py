@@ -119,6 +119,8 @@ class RanksStartDifferent(Rule):
             if not sharded or any(trace.related(p.module, model) for p in trace.of(Parallelised)):
                 continue
             loads = [a for a in trace.before(entered, StateApplied) if any(trace.related(m, model) for m in a.to)]
+            if trace.origin == READER and all(a.when.only is None for a in loads):
+                loads = []  # those of a run that goes on: one that begins has nothing to load
             built = next((b for b in trace.before(entered, ModuleBuilt) if b.module == model), None) or sharded[0]
             seeded = [s for s in trace.before(built, Seeded) if trace.origin == PROBE or s.per_rank]
             if trace.origin == READER and (_sent(trace, sharded[0], loads) or not (loads or seeded)):

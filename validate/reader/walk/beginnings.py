@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..values import Const, Obj, Sym, Value, What, members
-from .contents import relatives
+from .contents import of_a_resume, relatives
 from .core import Walk
 
 _SEED = (0, "%seed")  # of the generators that weights are drawn by
@@ -47,8 +47,12 @@ def _part(walk: Walk, module: Obj) -> None:
 
 def _touched(walk: Walk, module: Obj) -> frozenset[int]:
     """What around the module may have been given values so far."""
-    facts = ("filled", "loaded", "emptied", "elsewhere")
-    return frozenset(m.id for m in relatives(walk, module) if any(walk.fact(m, fact) for fact in facts))
+    facts = ("filled", "emptied", "elsewhere")
+    return frozenset(
+        m.id
+        for m in relatives(walk, module)
+        if any(walk.fact(m, fact) for fact in facts) or (walk.fact(m, "loaded") and not of_a_resume(walk, m))
+    )
 
 
 def _of_each_rank(walk: Walk, value: Value) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ...events import Location, Unset
+from ...events import Kind, Loaded, Location, Unset
 from ..values import NONE, Class, Const, External, Obj, Tensors, Tuple, Union, Value, What, members
 from . import dtypes
 from .classes import lineage
@@ -111,7 +111,8 @@ def unset(walk: Walk, module: Obj) -> Unset | None:
     if any(walk.fact(m, "filled") for m in whole):
         return None
     touched = [m for m in around if walk.fact(m, "filled") or walk.fact(m, "loaded")]
-    if not touched:
+    resumed = [m for m in touched if not walk.fact(m, "filled") and of_a_resume(walk, m)]
+    if not touched or (resumed and all(m in resumed or m.cls == BUFFER for m in touched)):
         return Unset(everything=True) if any(walk.fact(m, "emptied") for m in whole) else None
     if any(m.parent is not None and m.parent[1].endswith("()[*]") for m in touched):
         return None  # some of its modules, who knows which
@@ -126,6 +127,17 @@ def unset(walk: Walk, module: Obj) -> Unset | None:
     first = walk.get((next(iter(parameters.values())).id, "%made")) if parameters else None
     made = first.value if isinstance(first, Const) and isinstance(first.value, Location) else None
     return Unset(parameters=tuple(parameters), buffers=tuple(buffers), made=made)
+
+
+def of_a_resume(walk: Walk, module: Obj) -> bool:
+    """Whether the module is loaded on one branch alone, by a run that goes on: one that begins has nothing to load."""
+    around = {module.id, *walk.around(module)[0]} if _may_be_passed_over(walk, module) else set()
+    for loaded in walk.events(Loaded, 0) if around else ():
+        entries = loaded.entries or ()
+        models = {e.of.id for e in entries if e.kind is Kind.MODEL and e.of is not None}
+        if models & around and any(e.kind is Kind.OPTIMIZER for e in entries):
+            return True
+    return False
 
 
 def _may_be_passed_over(walk: Walk, module: Obj) -> bool:
