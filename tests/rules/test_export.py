@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
+    Circumstances,
+    CollectiveCalled,
     Escaped,
+    Event,
     GroupInitialised,
     Kind,
     Loaded,
@@ -91,3 +96,32 @@ def test_only_files_of_others_are_dangerous(weights_only: bool | None, foreign: 
     loaded = does(TorchLoaded, target="hub.pt", weights_only=weights_only, foreign=foreign)
     assert found(loaded) == ([("FS903", 1)] if weights_only is False and foreign else [])
     assert found(loaded, origin="probe") == []
+
+
+def gathered(calls: dict[int, int], steps: int = 4) -> list[Step]:
+    """An optimizer of two weights steps so often, and after these steps so many tensors are gathered."""
+    done: list[Step] = [does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", given=("weight", "bias"))]
+    for step in range(steps):
+        done.append(at(step, Stepped, optimizer=OPTIMIZER))
+        done += [at(step + 1, CollectiveCalled, op="full_tensor")] * calls.get(step + 1, 0)
+    return done
+
+
+def at(step: int, cls: type[Event], **fields: Any) -> Step:
+    return cls, {**fields, "when": Circumstances(rank=0, step=step)}
+
+
+def test_weights_that_are_gathered_after_most_steps() -> None:
+    assert found(*gathered({1: 2, 2: 2, 3: 2}), origin="probe") == [("FS901", 3)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "steps"),
+    [
+        ({1: 1, 2: 1, 3: 1, 4: 1}, 4),  # a norm
+        ({2: 2, 4: 2}, 4),
+        ({2: 2, 5: 2, 8: 2}, 9),  # for checkpoints
+    ],
+)
+def test_weights_that_are_gathered_now_and_then(calls: dict[int, int], steps: int) -> None:
+    assert found(*gathered(calls, steps), origin="probe") == []

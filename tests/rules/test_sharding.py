@@ -127,6 +127,18 @@ def test_the_dimensions_of_a_hybrid_mesh_are_named_the_wrong_way_round(dims: tup
     assert found(created, does(Sharded, module=MODEL, mesh=mesh, mesh_dims=dims)) == [("FS208", 2)]
 
 
+def test_a_hybrid_mesh_that_no_call_gets() -> None:
+    mesh = Ref(20, "mesh")
+    dims = ("dp_replicate", "dp_shard")
+    created = does(MeshCreated, mesh=mesh, dims=dims, shape=(2, 4))
+    alone = does(Sharded, module=MODEL, everyone=True)
+    assert found(created, alone) == [("FS208", 2)]
+    assert found(created, does(Sharded, module=MODEL, mesh=mesh, mesh_dims=dims)) == []
+    assert found(created, does(Sharded, module=BLOCKS, mesh=mesh), alone) == []
+    for shape, names in (((1, 4), dims), ((None, None), dims), ((2, 4), ("dp_replicate", "tp")), ((4,), ("dp_shard",))):
+        assert found(does(MeshCreated, mesh=mesh, dims=names, shape=shape), alone) == []
+
+
 @pytest.mark.parametrize(
     "dims",
     [

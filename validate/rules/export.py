@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..events import (
+    CollectiveCalled,
     GroupInitialised,
     Kind,
     Loaded,
@@ -20,6 +21,7 @@ from ..findings import Finding, Severity
 from ..trace import Trace
 from .base import READER, Rule, has_state, named, unsharded
 
+OFTEN = 3  # steps after which all weights are gathered, for that to be a habit
 # Those of torch.optim whose update depends on how many steps they took.
 _COUNTING = frozenset({"Adam", "AdamW", "Adamax", "NAdam", "RAdam"})
 
@@ -46,6 +48,23 @@ class FullStateOnEveryRank(Rule):
                 "nothing; every rank still has to call."
             )
             yield self.finding(taken, message)
+        yield from self._by_tensor(trace)
+
+    def _by_tensor(self, trace: Trace) -> Iterator[Finding]:
+        """As many tensors gathered by the program itself as its optimizer steps, step after step."""
+        weights = max((len(built.given) for built in trace.of(OptimizerBuilt)), default=0)
+        steps: dict[int, list[CollectiveCalled]] = {}
+        for called in trace.of(CollectiveCalled):
+            if called.op == "full_tensor" and called.when.step:
+                steps.setdefault(called.when.step, []).append(called)
+        whole = [calls for calls in steps.values() if len(calls) >= max(weights, 2)]
+        if weights and len(whole) >= OFTEN and 2 * len(whole) >= len({s.when.step for s in trace.of(Stepped)}):
+            message = (
+                f"full_tensor() gathers {len(whole[0])} tensors on every rank after a step, in {len(whole)} steps: as "
+                "many as the optimizer steps, one by one. A norm or a sum is had from the shards and one all-reduce; "
+                "what must be whole, gather for a checkpoint or an export only."
+            )
+            yield self.finding(whole[0][0], message)
 
 
 class FsdpStateChangedByReading(Rule):

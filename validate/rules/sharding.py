@@ -167,6 +167,24 @@ class HybridMeshOrder(Rule):
                 f'Build the mesh as ("{dims[1]}", "{dims[0]}"), with the sizes in that order.'
             )
             yield self.finding(sharded, message, (created, "the mesh is made here"))
+        yield from self._left_out(trace)
+
+    def _left_out(self, trace: Trace) -> Iterator[Finding]:
+        """A hybrid mesh that is made, and no call of `fully_shard` gets a mesh."""
+        calls = list(trace.of(Sharded))
+        if not calls or not all(sharded.everyone for sharded in calls):
+            return
+        for created in trace.of(MeshCreated):
+            sizes = zip(created.dims or (), created.shape or (), strict=False)
+            copies = next(((name, n) for name, n in sizes if _replicates(name) and n is not None and n > 1), None)
+            if copies is not None and any(_shards(name) for name in created.dims or ()):
+                message = (
+                    f"a mesh is made with {copies[1]} copies along `{copies[0]}`, and no fully_shard gets it: "
+                    f"`{calls[-1].module.name}` is cut over all ranks, and gathered across what should hold copies. "
+                    "Give it to each call: fully_shard(module, mesh=mesh)."
+                )
+                yield self.finding(calls[-1], message, (created, "the mesh is made here"))
+                return
 
 
 def _shards(name: str) -> bool:
