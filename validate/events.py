@@ -684,12 +684,14 @@ class Backward(Event):
     the loss is a mean, as torch's loss functions give it, and nothing scales it or its gradients; None where that is
     not known. A run does not show what is done to gradients later. `counted_alone`: the loss is a mean over elements
     that a mask leaves, of which each rank counts its own, so that they weigh the more, the fewer these are; None where
-    that is not known. A run shows it where the ranks have different numbers.
+    that is not known. A run shows it where the ranks have different numbers. `low` (probe): the dtype, of fewer than 32
+    bits, in which the loss is taken from logits by a cross entropy; None where it is not.
     """
 
     of: tuple[Ref, ...] = ()
     averaged: bool | None = None
     counted_alone: bool | None = None
+    low: str | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

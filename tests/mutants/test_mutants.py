@@ -17,6 +17,8 @@ MUTANTS = {program.name: program for program in mutants()}
 
 KILLS = [
     ("trace", "C-save-meets-training"),
+    ("trace", "A-every-rank-the-same-data"),
+    ("trace", "A-loss-in-bf16"),
     ("parity", "A-accumulation-divided-twice"),
     ("parity", "A-loss-of-one-rank-logged"),
     ("parity", "A-batches-drawn-by-rank"),

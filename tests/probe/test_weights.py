@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from pytorch_fsdp2_dcp.validate.events import Backward  # noqa: E402
+from pytorch_fsdp2_dcp.validate.probe.loop import low_entropy  # noqa: E402
 from pytorch_fsdp2_dcp.validate.probe.weights import Weight, Weights, differ  # noqa: E402
 
 from ..runs import traces_of  # noqa: E402
@@ -45,6 +46,26 @@ def test_the_weight_of_each_element(loss: object, weight: Weight | None) -> None
         assert found is weight
     else:
         assert (found.of_each, found.chosen) == (pytest.approx(weight.of_each), weight.chosen)
+
+
+SHORT = LOGITS.bfloat16()
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype"),
+    [
+        (F.cross_entropy(SHORT, TARGETS), "bfloat16"),
+        (F.cross_entropy(LOGITS.half(), TARGETS) / 2, "float16"),
+        (F.cross_entropy(SHORT.float(), TARGETS) / 2, None),
+        (F.cross_entropy(SHORT.float(), TARGETS).bfloat16(), None),
+        (F.mse_loss(SHORT, SHORT.detach() + 1), None),
+        (SHORT.sum() * 2, None),
+        (torch.tensor(1.0, dtype=torch.bfloat16), None),
+        ([EACH], None),
+    ],
+)
+def test_a_cross_entropy_in_few_bits(loss: object, dtype: str | None) -> None:
+    assert low_entropy(loss) == dtype
 
 
 def test_a_graph_that_is_gone_tells_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
     Attached,
+    Backward,
     Cast,
     Choice,
     Escaped,
@@ -109,3 +110,8 @@ def test_one_policy_is_one_finding_at_the_root() -> None:
     block, root = (does(Sharded, module=module, precision=low) for module in (BLOCKS, MODEL))
     optimizer = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
     assert found(block, root, optimizer) == [("FS412", 2)]
+
+
+def test_a_loss_that_is_taken_in_few_bits_is_told_once() -> None:
+    assert found(does(Backward, low="bfloat16"), does(Backward, low="bfloat16"), origin="probe") == [("FS412", 1)]
+    assert found(does(Backward), origin="probe") == []

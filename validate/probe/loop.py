@@ -109,7 +109,9 @@ def install(
         forwards.forget_call()
         passes.trained()
         losses = call.args[0] if call.args else call["tensors"]
-        order = observer.emit(Backward, call.frame, of=reduced.before(losses), averaged=_averaged(losses))
+        order = observer.emit(
+            Backward, call.frame, of=reduced.before(losses), averaged=_averaged(losses), low=low_entropy(losses)
+        )
         if (weight := weights.of(losses)) is not None:
             observer.recorder.write({"note": "weight", "order": order, **dataclasses.asdict(weight)})
         meter.backward(losses)
@@ -202,6 +204,16 @@ def _averaged(loss: Any) -> bool | None:
     if name in ("NllLossBackward0", "MseLossBackward0"):
         return getattr(made_by, "_saved_reduction", None) == _MEAN or None
     return name == "MeanBackward0" or None
+
+
+def low_entropy(loss: Any) -> str | None:
+    """The dtype of a loss of fewer than 32 bits that is a cross entropy, scaled perhaps; None for any other."""
+    if not isinstance(loss, torch.Tensor) or loss.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    node = loss.grad_fn
+    while node is not None and node.name() in ("DivBackward0", "MulBackward0"):
+        node = next((scaled for scaled, _ in node.next_functions if scaled is not None), None)
+    return dtype_name(loss.dtype) if node is not None and node.name().startswith("NllLoss") else None
 
 
 def _mixed(parameters: list[torch.Tensor]) -> bool:

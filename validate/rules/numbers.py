@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Cast, OptimizerBuilt, Ref, Sharded
+from ..events import Backward, Cast, OptimizerBuilt, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import Rule
@@ -86,6 +86,13 @@ class ReductionInLowPrecision(Rule):
                 f"Pass MixedPrecisionPolicy(param_dtype=torch.{dtype}, reduce_dtype=torch.float32)."
             )
             yield self.finding(sharded, message)
+        lossy = next((backward for backward in trace.of(Backward) if backward.low), None)
+        if lossy is not None:
+            message = (
+                f"the cross entropy is taken and averaged in {lossy.low}, in which a loss near 11 is rounded to a "
+                "hundredth, or a sixteenth. Cast the logits first: cross_entropy(logits.float(), targets)."
+            )
+            yield self.finding(lossy, message)
 
 
 def _sharded_before(trace: Trace, cast: Cast) -> Sharded | None:
