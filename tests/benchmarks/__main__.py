@@ -8,5 +8,5 @@ import sys
 from .ranks import HEAD, ROOT
 
 print(HEAD, flush=True)
-for name in ("step_time", "probe_cost", "async_stall", "bandwidth", "convert", "launchers"):
+for name in ("step_time", "probe_cost", "async_stall", "bandwidth", "convert", "launchers", "lint_speed"):
     subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], cwd=ROOT, check=True)

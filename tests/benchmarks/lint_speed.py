@@ -1,10 +1,10 @@
 """How long `lint` takes, against what Python itself takes to parse the same files.
 
-    python tests/benchmarks/lint_speed.py [FOLDER] [--rounds N]
+    python -m tests.benchmarks.lint_speed [FOLDER]
 
-Prints whole-process times, the best of N rounds each: of `lint FOLDER` (without a folder, the distributed package of
-the torch that is installed) against `ast.parse` of all its Python files, and of `lint` on one clean script of 300
-lines. Measure on a machine that does nothing else.
+Prints rows for whole processes: `lint FOLDER` (without a folder, the distributed package of the torch that is
+installed) against `ast.parse` of all its Python files, and `lint` on one clean script of 300 lines, against the time
+that it may take.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-SKILL = Path(__file__).resolve().parents[2]
+from .ranks import ROOT, row
+
+ROUNDS = 4  # after one that is not counted: it compiles the modules
+SCRIPT_GOAL = 0.150  # seconds
 PARSE = """
 import ast, pathlib, sys, warnings
 warnings.simplefilter("ignore")
@@ -66,42 +69,42 @@ if __name__ == "__main__":
 """
 
 
-def best(rounds: int, *command: str) -> float:
-    """The shortest whole-process time of a command, in seconds; its modules are compiled by the first round."""
+def seconds(*command: str) -> float:
+    """How long a command takes."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        process = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment)
-        times.append(time.perf_counter() - start)
-        if process.returncode > 1 and "expected Python source" not in process.stderr:
-            sys.exit(process.stderr)
-    return min(times)
+    start = time.perf_counter()
+    process = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+    if process.returncode > 1 and "expected Python source" not in process.stderr:
+        sys.exit(process.stderr)
+    return time.perf_counter() - start
+
+
+def installed() -> Path:
+    """The folder of torch's distributed package."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        sys.exit("torch is not installed: name a folder of training code")
+    return Path(torch.origin).parent / "distributed"
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    folder = arguments.folder
-    if folder is None:
-        torch = importlib.util.find_spec("torch")
-        if torch is None or torch.origin is None:
-            sys.exit("torch is not installed: name a folder of training code")
-        folder = Path(torch.origin).parent / "distributed"
-    files = list(folder.rglob("*.py"))
-    lines = sum(path.read_bytes().count(b"\n") for path in files)
-    parse = best(arguments.rounds, "-c", PARSE, str(folder))
-    lint = best(arguments.rounds, str(SKILL), "lint", str(folder), "--exit-zero")
-    print(f"{folder}: {len(files)} files, {lines} lines")
-    print(f"ast.parse {parse:.2f} s, lint {lint:.2f} s, ratio {lint / parse:.2f} (goal 1.0)")
+    folder = parser.parse_args().folder or installed()
+    count = sum(1 for _ in folder.rglob("*.py"))
+    linted, parsed = [], []
+    for _ in range(ROUNDS + 1):
+        parsed.append(seconds("-c", PARSE, str(folder)))
+        linted.append(seconds(str(ROOT), "lint", str(folder), "--exit-zero"))
+    name = f"lint of {count} files in {folder.name}, against ast.parse"
+    print(row(name, "at most 1.00", linted[1:], parsed[1:]), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(scratch, "train.py")
         script.write_text(CLEAN.format(blocks="".join(BLOCK.format(n=n) for n in range(27))))
         length = script.read_text().count("\n")
-        print(f"a clean script of {length} lines: {best(5, str(SKILL), 'lint', str(script)):.3f} s (goal 0.150)")
+        times = [seconds(str(ROOT), "lint", str(script)) for _ in range(ROUNDS + 1)][1:]
+        print(row(f"lint of a clean script of {length} lines", "at most 1.00", times, [SCRIPT_GOAL] * ROUNDS))
 
 
 if __name__ == "__main__":

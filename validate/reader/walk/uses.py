@@ -366,8 +366,11 @@ def _facts(tree: ast.Module) -> _Facts:
             facts.extended = facts.extended or any(name.partition(".")[0] in _EXTENDING for name in _modules(node))
     telling = [node for node in every if isinstance(node, _TELL_NAMES)]
     for _ in range(2):  # a variable may be set from another
+        before = len(facts.asking)
         for node in telling:
             facts.asking.update(_asking_names(node, facts))
+        if len(facts.asking) == before:
+            break
     return facts
 
 
