@@ -70,8 +70,9 @@ def judged(program: Program, *, every: bool = False, only: Sequence[str] = ORDER
             started = time.monotonic()
             try:
                 verdict = proofs[name].prove(bench)
-                fails, reason = verdict.status == "fail", verdict.reason
-                if findings := sorted({finding.code for finding in verdict.findings if finding.severity.fails}):
+                findings = sorted({finding.code for finding in verdict.findings})
+                fails, reason = verdict.status == "fail" or bool(findings), verdict.reason  # of any severity, as lint's
+                if findings:
                     reason = f"{', '.join(findings)}; {reason}"
             except UserError as error:
                 fails, reason = False, f"not tried: {error}"
