@@ -23,6 +23,6 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")  # for --plot
     shutil.copy(NET, tmp_path / "my_model.py")
     page = Page(REFERENCES / "plan.md")
-    assert len(page.blocks) == 2 * 6
+    assert len(page.blocks) == 2 * 5
     for printed, expected in transcript(page, tmp_path):
         assert without_seconds(printed) == without_seconds(expected)

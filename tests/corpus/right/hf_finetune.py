@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, get_co
 class Lines(torch.utils.data.Dataset):
     def __init__(self, path, tokenizer, length):
         with open(path) as f:
-            self.rows = [tokenizer(line, truncation=True, max_length=length)["input_ids"] for line in f]
+            ids = [token for line in f for token in tokenizer(line)["input_ids"]]
+        self.rows = [ids[i : i + length] for i in range(0, len(ids) - length + 1, length)]  # none is padded
 
     def __len__(self):
         return len(self.rows)
@@ -24,9 +25,8 @@ class Lines(torch.utils.data.Dataset):
 
 
 def collate(rows):
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    labels = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
-    return {"input_ids": ids, "labels": labels}
+    ids = torch.stack(rows)
+    return {"input_ids": ids, "labels": ids}
 
 
 def load_sharded(name):
