@@ -35,6 +35,7 @@ from .conversion.verify import Mismatch, verify
 from .errors import UserError
 from .quantities import parse_size
 from .report import plural
+from .signals import tidy_on_sigterm
 
 EXAMPLES = (
     "fsdp2 convert checkpoints/step-100 model.pt --keys 'train.model.*' --rename 'train.model.*=*'",
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit = None if arguments.shard_size is None else parse_size("--shard-size", arguments.shard_size)
     renamings = [Renaming(given) for given in arguments.rename]
     try:
-        with published(target) as beside:
+        with tidy_on_sigterm(), published(target) as beside:
             source = open_source(arguments.source)
             if source.format == "DCP" and target.parent.resolve().is_relative_to(Path(source.where).resolve()):
                 raise UserError(f"{target}: lies in the checkpoint that is read; expected a place outside of it")

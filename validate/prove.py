@@ -24,15 +24,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import importlib.util
 import json
-import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,6 +41,7 @@ from .proofs import PROOFS
 from .proofs.base import DoesNotApply, Proof, Verdict
 from .proofs.bench import Bench, Subject
 from .proofs.observed import observed
+from .signals import tidy_on_sigterm
 from .sources import Source, decode
 
 EXAMPLES = (
@@ -106,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     torch_version = _torch_version()
     names = _choose(arguments.prove)
     target = None if arguments.report is None else chosen_file("--report", arguments.report, (".html", ".htm"))
-    with _tidy_on_sigterm(), tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
+    with tidy_on_sigterm(), tempfile.TemporaryDirectory(prefix="fsdp2-") as scratch:
         bench = Bench(
             _subject(arguments),
             launcher(arguments.launcher),
@@ -141,19 +138,6 @@ def run(arguments: argparse.Namespace) -> int:
     if any(v.status == "fail" for v in verdicts):
         return 1
     return 2 if impossible or len(skipped) == len(verdicts) else 0
-
-
-@contextlib.contextmanager
-def _tidy_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does, so that nothing is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _prove(proof: Proof, bench: Bench) -> tuple[Verdict, float]:

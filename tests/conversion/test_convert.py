@@ -8,10 +8,12 @@ import pickle
 import pty
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -506,16 +508,52 @@ def test_what_will_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "100 kB are free, 122 kB are needed" in capsys.readouterr().err
 
 
-def test_an_interrupted_conversion_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> int:
-        raise KeyboardInterrupt
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt  # SIGINT is ignored in a shell's background
+
+
+@pytest.mark.parametrize("interruption", [ctrl_c, sigterm])
+def test_an_interrupted_conversion_leaves_nothing(
+    interruption: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = output.Output.stream
+
+    def interrupted(self: output.Output, *arguments: Any, **options: Any) -> int:
+        interruption()
+        return stream(self, *arguments, **options)
 
     save(Path("dcp"), {"w": torch.ones(3)})
     monkeypatch.setattr(output.Output, "stream", interrupted)
     for target in ("a.pt", "a"):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
             main(["convert", "dcp", target])
     assert names() == ["dcp"]
+
+
+KILLED = """
+import os, runpy, signal, sys
+program = runpy.run_path({skill!r})
+program["register"]()
+from pytorch_fsdp2_dcp.validate.conversion import output
+output.Output.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+program["main"](sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("target", ["a.pt", "a.safetensors", "a"])
+def test_a_killed_conversion_leaves_nothing_under_the_name_of_the_destination(target: str) -> None:
+    """All is written by then, and neither read back nor on the disk; what is left is not in the way of another try."""
+    save(Path("dcp"), {"w": torch.ones(3)})
+    program = KILLED.format(skill=str(SKILL / "__main__.py"))
+    process = subprocess.run([sys.executable, "-c", program, "convert", "dcp", target], check=False)
+    assert process.returncode == -signal.SIGKILL
+    (left,) = set(names()) - {"dcp"}
+    assert left.startswith("a.part-")
+    convert("dcp", target)
 
 
 def test_a_destination_that_comes_to_exist_meanwhile_is_left_alone(
