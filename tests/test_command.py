@@ -9,6 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from pytorch_fsdp2_dcp.validate.command import main
 
 from .commands import SKILL, assert_refused, fsdp2
 
@@ -47,6 +48,13 @@ def test_an_unknown_verb_is_refused(tmp_path: Path) -> None:
     process = fsdp2("prove", cwd=tmp_path)
     assert process.returncode == 2
     assert "invalid choice: 'prove'" in process.stderr
+
+
+@pytest.mark.parametrize("verb", [("inspect",), ("lint",), ("plan", "--config")])
+def test_a_name_of_two_lines_is_refused_in_one(verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb, "no such\n\x1b[1mfile"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no such\\n\\x1b[1mfile" in line
 
 
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path) -> None:

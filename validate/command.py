@@ -53,5 +53,7 @@ def _run(verb: str, argv: list[str]) -> int:
     try:
         return int(module.run(arguments))
     except UserError as error:
-        print(f"fsdp2 {verb}: {error}", file=sys.stderr)
+        from .report import printable  # which takes longer to import than most of what else is needed here
+
+        print(f"fsdp2 {verb}: {printable(str(error))}", file=sys.stderr)
         return 2
