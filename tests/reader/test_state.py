@@ -19,6 +19,21 @@ from pytorch_fsdp2_dcp.validate.events import (
 
 from .programs import SHARDED, only, program, traces
 
+PLAIN = """
+import dataclasses, json, math, library
+
+
+@dataclasses.dataclass
+class Settings:
+    steps: int = 3
+    lr: float = 0.1
+
+
+@dataclasses.dataclass
+class Progress:
+    step: int = 0
+"""
+
 
 def saved(value: str, before: str = "") -> dict[str, Entry]:
     """The entries by key when `value` is saved."""
@@ -43,11 +58,17 @@ def saved(value: str, before: str = "") -> dict[str, Entry]:
         ("nn.Linear(2, 2).state_dict()", Kind.MODEL, Form.PLAIN, Via.METHOD),
         ("torch.optim.lr_scheduler.StepLR(optimizer, 1)", Kind.SCHEDULER, Form.PLAIN, Via.OBJECT),
         ("torch.get_rng_state()", Kind.RNG, Form.PLAIN, Via.VALUE),
+        ("torch.Generator().manual_seed(3).get_state()", Kind.RNG, Form.PLAIN, Via.VALUE),
         ("3", Kind.VALUE, Form.PLAIN, Via.VALUE),
+        ("math.inf", Kind.VALUE, Form.PLAIN, Via.VALUE),
+        ("torch.empty(0)", Kind.VALUE, Form.PLAIN, Via.VALUE),
+        ("json.dumps(dataclasses.asdict(Settings()))", Kind.VALUE, Form.PLAIN, Via.VALUE),
+        ("json.dumps(dataclasses.asdict(Progress()))", Kind.UNKNOWN, Form.UNKNOWN, Via.VALUE),
+        ("json.dumps(library.state())", Kind.UNKNOWN, Form.UNKNOWN, Via.VALUE),
     ],
 )  # fmt: skip
 def test_an_entry_tells_what_it_is_the_state_of(value: str, kind: Kind, form: Form, via: Via) -> None:
-    entry = saved(f"{{'x': {value}}}")["x"]
+    entry = saved(f"{{'x': {value}}}", PLAIN)["x"]
     assert (entry.kind, entry.form, entry.via) == (kind, form, via)
 
 
@@ -68,6 +89,18 @@ def build(**more):
 """
     assert list(saved("build(x=2)", before)) == ["a", "b.c", "x"]
     assert list(saved("model.state_dict()")) == [""]
+
+
+def test_a_copy_of_one_of_several_dictionaries_has_what_is_in_them() -> None:
+    before = "best = {'loss': 1.0}\nif os.environ.get('A'):\n    best = {'loss': 2.0, 'step': 1}"
+    assert list(saved("{'best': dict(best)}", before)) == ["best.loss", "best.step"]
+    before += "\nif os.environ.get('B'):\n    best = os.stat('c')"
+    assert list(saved("{'best': dict(best)}", before)) == ["best.*"]
+
+
+def test_the_state_of_a_generator_of_its_own_may_be_the_same_on_all_ranks() -> None:
+    assert saved("{'x': torch.Generator().get_state()}")["x"].per_rank is None
+    assert saved("{'x': torch.get_rng_state()}")["x"].per_rank is True
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,9 @@ class Part(Value):
 
 @record(frozen=True, slots=True)
 class RngState(Value):
-    """The state of a random number generator of this process."""
+    """The state of a random number generator of this process; `made`: of one that the program made for itself."""
+
+    made: bool = False
 
 
 @record(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from .table import api
 
 DCP = "torch.distributed.checkpoint."
 _DEPTH_LIMIT = 4  # dictionaries within dictionaries
+_NUMBERS = ("math.inf", "math.nan", "math.pi", "math.e", "torch.inf", "torch.nan", "numpy.inf", "numpy.nan")
 
 
 # --- what is saved ---
@@ -83,8 +84,8 @@ def _unseen(key: str, exact: bool) -> list[Entry]:
 
 
 def _merged(found: list[Entry]) -> list[Entry]:
-    """One entry a key and object."""
-    return list({(e.key, e.of.id if e.of else None, e.via): e for e in found}.values())
+    """One entry a key, kind and object."""
+    return list({(e.key, e.kind, e.of.id if e.of else None, e.via): e for e in found}.values())
 
 
 def _key_text(key: Value) -> str:
@@ -114,7 +115,8 @@ def _entries(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> l
 def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:
     walk = call.walk
     if isinstance(value, RngState):
-        return [Entry(key=key, kind=Kind.RNG, form=Form.PLAIN, per_rank=not by_rank)]
+        per_rank = None if value.made else not by_rank  # one that the program seeds may be the same on all ranks
+        return [Entry(key=key, kind=Kind.RNG, form=Form.PLAIN, per_rank=per_rank)]
     if isinstance(value, Tensors):
         of = walk.ref(value.of[0]) if value.of else None
         per_rank = (not by_rank) if value.form is Form.LOCAL else None
@@ -126,6 +128,8 @@ def _entries_of_one(call: Call, key: str, value: Value, by_rank: bool, depth: in
         return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN, per_rank=per_rank)]
     if isinstance(value, Tuple):
         return _nested(call, key, [(Const(i), v) for i, v in enumerate(value.items)], by_rank, depth)
+    if isinstance(value, External) and value.name in _NUMBERS:
+        return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN, per_rank=False)]
     if not isinstance(value, Obj):
         return [Entry(key=key, kind=Kind.UNKNOWN)]
     if isinstance(value.data, StateData):
@@ -190,6 +194,9 @@ def _raw(walk: Walk, key: str, obj: Obj, by_rank: bool) -> list[Entry]:
     """An object that DCP asks for its state itself."""
     what = walk.what(obj)
     kind = _RAW.get(what, Kind.UNKNOWN) if what is not None else Kind.UNKNOWN
+    made = obj.cls.name if isinstance(obj.cls, External) else ""
+    if kind is Kind.UNKNOWN and (made == "torch.empty" or walk.fact(obj, "settings")):
+        return [Entry(key=key, kind=Kind.VALUE, form=Form.PLAIN)]
     if kind is Kind.UNKNOWN:
         return [Entry(key=key, kind=kind, of=walk.ref(obj))]
     form = Form.PLAIN

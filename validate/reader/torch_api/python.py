@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..values import (
     Obj,
     Part,
     Partial,
+    Path,
     Sym,
     Tensors,
     Tuple,
@@ -34,7 +36,7 @@ from ..walk import contents, division, passes, prefixes, unequal
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
-from ..walk.core import parts
+from ..walk.core import Walk, parts
 from ..walk.filled import put, read
 from ..walk.folders import kept_in_list
 from ..walk.lookup import attribute
@@ -223,7 +225,7 @@ def _dict(call: Call) -> Value:
     exact = not call.open
     for value in call.args:
         read(walk, value, None, call.node)
-        content = walk.items(value) if isinstance(value, Obj) else None
+        content = _content_of_all(walk, value)
         pairs = walk.elements(value) if isinstance(value, Obj) else None
         if content is not None:
             items.update(content.items)
@@ -237,6 +239,48 @@ def _dict(call: Call) -> Value:
     made = walk.new_dict(items.items(), exact)
     for keyword in call.node.keywords if isinstance(call.node, ast.Call) else ():
         put(walk, made, keyword.arg, keyword.value)
+    return made
+
+
+def _content_of_all(walk: Walk, value: Value) -> Items | None:
+    """What is in a dictionary, or in the several that a value may be; None where that is not known of each."""
+    contents: list[tuple[Path, Value]] = []
+    for path, v in members(value):
+        content = walk.items(v) if isinstance(v, Obj) else None
+        if content is None:
+            return None
+        contents.append((path, content))
+    merged = union(contents)
+    return merged if isinstance(merged, Items) else None
+
+
+# What tells how far a run is, rather than how it is to be made; `steps` and `epochs` are settings.
+_COUNTS = re.compile(r"(step|epoch|iter|iteration|batch|offset|position|cursor|progress)$|seen|consumed|done|rng|state")
+
+
+@api("dataclasses.asdict")
+def _as_dict(call: Call) -> Value:
+    """What a dataclass holds: settings, where each field is of a plain type and none tells how far the run is."""
+    made = call.walk.unknown(External(call.name))
+    value = call.args[0] if call.args else NONE
+    if isinstance(value, Obj) and isinstance(value.cls, Class) and value.cls.dataclass and not value.cls.bases:
+        fields = [node for node in value.cls.node.body if isinstance(node, ast.AnnAssign)]
+        if fields and all(_is_setting(node) for node in fields):
+            call.walk.establish(made, "settings")
+    return made
+
+
+def _is_setting(field: ast.AnnAssign) -> bool:
+    plain = isinstance(field.annotation, ast.Name) and field.annotation.id in ("int", "float", "bool", "str")
+    return plain and isinstance(field.target, ast.Name) and _COUNTS.search(field.target.id) is None
+
+
+@api("json.dumps")
+def _as_text(call: Call) -> Value:
+    made = call_library(call, call.name)
+    if call.args and isinstance(call.args[0], Obj) and call.walk.fact(call.args[0], "settings"):
+        assert isinstance(made, Obj)
+        call.walk.establish(made, "settings")
     return made
 
 

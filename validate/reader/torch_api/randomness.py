@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from ...events import RandomStateTaken
-from ..values import Obj, RngState, Value, What
+from ..values import External, Obj, RngState, Value, What
+from ..walk import division
 from ..walk.calls import Call
 from .table import anything, api
+
+_GENERATOR = External("torch.Generator")
 
 
 @api(
@@ -23,4 +26,15 @@ def _generator(call: Call, receiver: Value) -> Value | None:
     """The state of a generator of the program's own, or of what sounds like one."""
     if isinstance(receiver, Obj) and call.walk.what(receiver) is What.OPAQUE:
         call.walk.emit(RandomStateTaken, call.node)
+        if receiver.cls == _GENERATOR:
+            return RngState(made=True)
+    return None
+
+
+@anything("manual_seed")
+def _seeded(call: Call, receiver: Value) -> Value | None:
+    """`torch.Generator().manual_seed(seed)` is that generator."""
+    if isinstance(receiver, Obj) and receiver.cls == _GENERATOR:
+        division.called(call, "manual_seed")
+        return receiver
     return None
