@@ -114,6 +114,14 @@ def test_a_chunk_and_an_object_in_no_file_are_named(saved: Path) -> None:
     assert len(look(saved).problems) == 3
 
 
+@pytest.mark.parametrize("kind", [Path, str])
+def test_where_it_was_saved_is_told_as_a_path_is_written(kind: type, saved: Path) -> None:
+    edit(saved, lambda metadata: setattr(metadata.storage_meta, "checkpoint_id", kind("/runs/step-1")))
+    found = look(saved).contents
+    assert found is not None
+    assert found.saved_to == "/runs/step-1"
+
+
 @pytest.mark.parametrize("version", ["2.0.0", "10", "one"])
 def test_newer_metadata_is_refused(version: str, saved: Path) -> None:
     edit(saved, lambda metadata: setattr(metadata, "version", version))

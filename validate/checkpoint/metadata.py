@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ def _properties(state: Any) -> tuple[Any, ...]:
 
 
 def _path(*parts: Any) -> str:
-    return "/".join(str(part) for part in parts if type(part) is str)
+    return posixpath.join("", *(part for part in parts if type(part) is str))
 
 
 def _encoding(*arguments: Any) -> None:  # noqa: ARG001 - the deprecated memory format of a tensor tells nothing
