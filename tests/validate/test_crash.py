@@ -37,6 +37,23 @@ def test_a_script_that_keeps_what_is_whole_is_cut_in_every_phase(validate: Valid
 
 @pytest.mark.slow
 @pytest.mark.matrix
+def test_no_run_goes_on_past_the_end_of_the_straight_one_whichever_checkpoint_it_finds(
+    validate: Validate,  # noqa: F811
+    place: Path,  # noqa: F811
+) -> None:
+    """Killed after the metadata of step 4, the next run has one step left, not the three of who must know step 2."""
+    script = place / "keeps_two.py"
+    script.write_text(script.read_text().replace("STEPS, KEEP = 2, 9, 2", "STEPS, KEEP = 2, 10**6, 1"))
+    code, proofs, stderr = validate(script, "--stop-after", "5", "--prove", "trace,resume,crash")
+    assert code == 0, (proofs, stderr)
+    figures = proofs["crash"]["figures"]
+    assert (figures["steps"], figures["not_seen"]) == (5, [])
+    assert max(cut["ended_after_step"] for cut in figures["cuts"]) == 4
+    assert {cut["phase"] for cut in figures["cuts"]} >= {"published", "removal"}
+
+
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_script_that_publishes_by_renaming_may_lose_what_it_had_not_renamed(
     validate: Validate,  # noqa: F811
     place: Path,  # noqa: F811

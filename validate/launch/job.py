@@ -52,6 +52,8 @@ class Probe:
     * `stop_after`: end the rank with SIGKILL once this many optimizer steps are done and no save is in flight, as a
       crash between
       two steps would.
+    * `stop_at`: by rank, what its parameters are where another run of the program ended (`figures.digest`); once they
+      are, the rank is ended likewise. So a run that goes on from a checkpoint comes to the same end, whichever it was.
     * `fault`: what is done to one of its saves.
     * `whole_after`: take fingerprints of the whole state after this many optimizer steps (`probe/whole.py`).
     * `without_dropout`: leave nothing out where torch's dropout would, so that runs on other meshes can be compared.
@@ -59,6 +61,7 @@ class Probe:
 
     figures: bool = False
     stop_after: int | None = None
+    stop_at: tuple[int, ...] = ()
     fault: Fault | None = None
     whole_after: int | None = None
     without_dropout: bool = False

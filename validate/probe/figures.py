@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,11 @@ class StepFigures:
     def as_json(self) -> dict[str, Any]:
         """The figures as plain JSON values."""
         return dataclasses.asdict(self)
+
+
+def digest(params: dict[str, int]) -> int:
+    """One digest of a rank's parameters."""
+    return zlib.crc32(repr(sorted(params.items())).encode())
 
 
 def figures(run: Run, rank: int) -> list[StepFigures]:

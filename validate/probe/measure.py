@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from . import parts
+from . import figures, parts
 from .batches import Batches
 from .beside import Beside
 from .digest import digest, local_part
@@ -88,7 +88,10 @@ class Meter:
         if not self._wanted or not self._counts(optimizer):
             return
         if self._observer.steps == 0:
-            self._write(StepFigures(0, [], 0.0, _lrs(self._known()), *self._state()))
+            began = StepFigures(0, [], 0.0, _lrs(self._known()), *self._state())
+            self._write(began)
+            if self._at_the_end(began):
+                self._stop()
         if self._observer.steps == self._observer.settings.probe.whole_after:
             self._take_whole(self._began)
         squares = [(p, _square(p.grad)) for p, _ in _parameters(self._known())]
@@ -103,28 +106,34 @@ class Meter:
         if not self._counts(optimizer):
             return False
         self._observer.steps += 1
+        ends = self._observer.steps == self._observer.settings.probe.stop_after
         if self._wanted:
             losses, self._losses = self._losses, []
-            self._write(
-                StepFigures(
-                    self._observer.steps,
-                    losses,
-                    self._grad_norm_sq,
-                    self._lrs,
-                    *self._state(),
-                    self._grad_share,
-                    *self._batches.take(),
-                    self._beside.take(self._known(), program_frame()),
-                )
+            done = StepFigures(
+                self._observer.steps,
+                losses,
+                self._grad_norm_sq,
+                self._lrs,
+                *self._state(),
+                self._grad_share,
+                *self._batches.take(),
+                self._beside.take(self._known(), program_frame()),
             )
+            self._write(done)
+            ends = ends or self._at_the_end(done)
             if self._observer.steps == 1:
                 self._write_owned()
         if self._wanted and self._observer.steps == self._observer.settings.probe.whole_after:
             self._take_whole(None)
         self._observer.faults.stepped(self._observer.steps)
-        if self._observer.steps == self._observer.settings.probe.stop_after:
+        if ends:
             self._stop()
         return True
+
+    def _at_the_end(self, now: StepFigures) -> bool:
+        """Whether the program has come to where the run ended that this one is to end with."""
+        ends = self._observer.settings.probe.stop_at
+        return bool(ends) and figures.digest(now.params) == ends[self._observer.rank]
 
     def _counts(self, optimizer: Optimizer) -> bool:
         return next((o for o in self._living()), None) is optimizer

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..events import AsyncSaved, Exited, GroupInitialised, MeshCreated, Saved
 from ..header import Header
 from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
-from ..probe.figures import DRAWS, StepFigures, figures
+from ..probe.figures import DRAWS, StepFigures, digest, figures
 from ..probe.merge import merge
 from ..probe.whole import WholeState, whole_state
 from ..report import plural
@@ -118,6 +118,7 @@ class Bench:
         place: Place,
         *,
         stop_after: int | None = None,
+        stop_at: tuple[int, ...] = (),
         whole_after: int | None = None,
         topology: Topology | None = None,
         args: tuple[str, ...] = (),
@@ -149,6 +150,7 @@ class Bench:
             probe=Probe(
                 figures=True,
                 stop_after=stop_after or subject.stop_after,
+                stop_at=stop_at,
                 whole_after=whole_after,
                 without_dropout=subject.without_dropout,
                 fault=fault,
@@ -168,6 +170,13 @@ class Bench:
     def left(self, saved: int) -> int | None:
         """After how many steps a run ends that continues after step `saved`, where runs are ended at all."""
         return None if self.subject.stop_after is None else self.subject.stop_after - saved
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """By rank, what the parameters are where the straight run was ended; nothing where runs end by themselves."""
+        if self.straight.steps != self.subject.stop_after:
+            return ()
+        return tuple(digest(own[-1].params) for own in self.straight.measured)
 
     def file(self, name: str) -> Path:
         """The path of a new file in a folder of its own."""

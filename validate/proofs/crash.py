@@ -174,8 +174,11 @@ class Examination:
         reached = began + max((figures[-1].step for figures in ran.measured if figures), default=0)
         if not places.struck.exists() or (cut.harm == "signal" and reached >= self.ground.steps):
             self._at_its_end(ran, began)
-            self.not_seen.append(str(cut))
             self._chain = Chain(self.bench.place())
+            if chain.cuts:  # too few steps were left
+                self.cut(cut)
+            else:
+                self.not_seen.append(str(cut))
             return
         struck = json.loads(places.struck.read_text())
         if cut.harm in ("full disk", "kill writer"):
@@ -211,7 +214,10 @@ class Examination:
         if fault is not None and fault.harm == "full disk":
             ran = self._full_disk
         else:
-            ran = self.bench.run(chain.place, stop_after=self.bench.left(chain.enough), fault=fault)
+            # It may go on from a later checkpoint than it must, and then has fewer steps left.
+            ran = self.bench.run(
+                chain.place, stop_after=self.bench.left(chain.enough), stop_at=self.bench.end, fault=fault
+            )
         self._runs += 1
         situation = chain.situation
         if fault is not None and fault.harm == "signal" and Places(ran.run.records.parent).struck.exists():
