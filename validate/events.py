@@ -517,7 +517,8 @@ class ForwardEntered(Event):
     given a value; None where there is no such thing, or none that is known. `alike`: whether the ranks had the same
     weights in it when it was sharded, as far as nothing has set them since; None where unknown. The reader says so only
     where they had not when it was built or loaded. `same_samples` (probe): ranks that average their gradients with this
-    one, and were given the very samples that it was given, in each step; told once a run.
+    one, and were given the very samples that it was given, in each step; told once a run. `other_samples` (probe):
+    some rank that does was in some step given others.
     """
 
     module: Ref
@@ -529,6 +530,7 @@ class ForwardEntered(Event):
     unset: Unset | None = None
     alike: bool | None = None
     same_samples: tuple[int, ...] = ()
+    other_samples: bool = False
 
     @property
     def collective(self) -> bool:

@@ -98,7 +98,7 @@ ON_A_MESH = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("nproc", "model", "samples", "told"),
+    ("nproc", "model", "samples", "told"),  # told: who was given the same as each rank
     [
         (2, "model = shard(Model())", "torch.randn(2, 8)", [(1,), (0,)]),
         (2, "model = shard(Model())", "torch.randn(4, 8).chunk(2)[rank]", [(), ()]),
@@ -120,5 +120,24 @@ for _ in range(3):
 """
     traces = traces_of(tmp_path, script, nproc=nproc, figures=True)
     assert [[e.same_samples for e in trace.of(ForwardEntered)] for trace in traces] == [[one, (), ()] for one in told]
+    others = [next(trace.of(ForwardEntered)).other_samples for trace in traces]
+    assert others == ["rank" in samples or "peer" in samples] * nproc
     found = [(f.code, f.ranks) for f in judge(traces) if f.code == "FS501"]
     assert found == ([("FS501", tuple(range(nproc)))] if any(told) else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "told"), [("", ["FS501"]), ("[rank::2]", [])])
+def test_rows_of_a_batch_may_be_divided_after_the_loader(tmp_path: Path, rows: str, told: list[str]) -> None:
+    script = f"""
+        from torch.utils.data import DataLoader, TensorDataset
+
+        model = shard(Model())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for (batch,) in DataLoader(TensorDataset(torch.randn(8, 8)), batch_size=4):
+            model(batch{rows}).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    traces = traces_of(tmp_path, script, figures=True)
+    assert [f.code for f in judge(traces) if f.code == "FS501"] == told

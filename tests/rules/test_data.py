@@ -88,6 +88,12 @@ def test_a_run_shows_whether_first_batches_are_alike(alike: bool | None, expecte
     assert found(*steps, origin="probe") == expected
 
 
+def test_a_run_shows_whether_batches_that_are_alike_are_divided_later() -> None:
+    drawn = (SHARDED, does(LoaderBuilt, loader=LOADER), does(BatchesDrawn, loader=LOADER, alike=True))
+    own = does(ForwardEntered, module=MODEL, sharded=True, other_samples=True)
+    assert found(*drawn, own, does(Backward), origin="probe") == []
+
+
 EVERYONE = does(SamplerBuilt, sampler=SAMPLER, everyone=True, shuffles=True)
 
 

@@ -75,7 +75,7 @@ def merge(run: Run) -> tuple[Trace, ...]:
     events = [_events(record) for record in records]
     _mark_per_rank(records, events)
     _mark_alike(records, events)
-    _mark_same_samples(records, events)
+    _mark_samples(records, events)
     _mark_beginnings(records, events)
     _mark_seeds(records, events)
     _mark_buffers(records, events)
@@ -349,23 +349,33 @@ def _mark_alike(records: list[_Record], events: list[list[Event]]) -> None:
             _put(own, dataclasses.replace(event, alike=len(digests) == 1))
 
 
-def _mark_same_samples(records: list[_Record], events: list[list[Event]]) -> None:
-    """Mark a call that trains a model on what other ranks train it on too, which average their gradients with it."""
+def _mark_samples(records: list[_Record], events: list[list[Event]]) -> None:
+    """Mark the first call that trains a model with whether ranks that average their gradients were given the same."""
     for rank, (record, own) in enumerate(zip(records, events, strict=True)):
-        peers = set.intersection(*record.peers) if record.peers else set[int]()
-        steps = {step: samples for step, samples in record.samples.items() if step > 0}
-        if len(steps) < SAME_STEPS or len(set(steps.values())) < 2 or not all(steps.values()):
-            continue  # chance, or one batch again and again, which may be all the data that there is
-        same = tuple(
-            other
-            for other in sorted(peers - {rank})
-            if all(records[other].samples.get(step) == samples for step, samples in steps.items())
-        )
         trained = next((event for event in own if isinstance(event, Backward)), None)
-        if same and trained is not None:
-            called = [e for e in own if isinstance(e, ForwardEntered) and e.sharded and e.order < trained.order]
-            if called:
-                _put(own, dataclasses.replace(called[-1], same_samples=same))
+        if trained is None:
+            continue
+        called = [e for e in own if isinstance(e, ForwardEntered) and e.sharded and e.order < trained.order]
+        if not called:
+            continue
+        peers = sorted((set.intersection(*record.peers) if record.peers else set[int]()) - {rank})
+        others = any(
+            samples and samples != theirs
+            for peer in peers
+            for step, samples in record.samples.items()
+            if (theirs := records[peer].samples.get(step))
+        )
+        _put(own, dataclasses.replace(called[-1], same_samples=_same(records, record, peers), other_samples=others))
+
+
+def _same(records: list[_Record], record: _Record, peers: list[int]) -> tuple[int, ...]:
+    """Those of the ranks that were given the samples that this one was given, in each step."""
+    steps = {step: samples for step, samples in record.samples.items() if step > 0}
+    if len(steps) < SAME_STEPS or len(set(steps.values())) < 2 or not all(steps.values()):
+        return ()  # chance, or one batch again and again, which may be all the data that there is
+    return tuple(
+        peer for peer in peers if all(records[peer].samples.get(step) == samples for step, samples in steps.items())
+    )
 
 
 # --- weights that ranks begin with ---

@@ -62,6 +62,8 @@ class SameDataOnEveryRank(Rule):
     def _of_loaders(self, trace: Trace) -> Iterator[Finding]:
         if not any(trace.of(Sharded)) or any(_splits_work(mesh) for mesh in trace.of(MeshCreated)):
             return
+        if any(entered.other_samples for entered in trace.of(ForwardEntered)):
+            return  # they are divided after the loader
         for built in trace.of(LoaderBuilt):
             drawn = next(
                 (d for d in trace.after(built, BatchesDrawn) if d.loader == built.loader and trains(trace, d)), None
