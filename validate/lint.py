@@ -24,7 +24,7 @@ from .findings import Finding, Severity
 from .linter import Outcome, lint
 from .records import record
 from .rules import RULES
-from .rules.base import READER
+from .rules.base import PROBE, READER
 from .selection import NAMES, matching, split
 from .settings import Settings, nearest
 from .sources import Source, find_sources
@@ -45,7 +45,8 @@ EXAMPLES = (
 )
 CHECKLIST_LIMIT = 8  # checklists shown as text, some twenty lines each
 FORMATS = ("text", "json", "sarif", "github")
-READER_CODES = frozenset(rule.code for rule in RULES if READER in rule.seen_by)
+# What the reader does not find of others, a run may; so a comment that accepts them is not known to be of no use.
+READER_ALONE = frozenset(rule.code for rule in RULES if READER in rule.seen_by and PROBE not in rule.seen_by)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -353,7 +354,7 @@ class Result:
         for comment in self.comments.values():
             choice = self.choices.get(comment.at.file)
             if choice is not None:  # whether a comment in a module is of use shows when the module itself is linted
-                judged = choice.codes_for(comment.at.file) & READER_CODES
+                judged = choice.codes_for(comment.at.file) & READER_ALONE
                 found += filter(choice.shows, suppressions.stale([comment], judged))
         return sorted(found, key=lambda f: (f.at.file, f.at.line, f.at.column, f.code))
 

@@ -2,7 +2,7 @@
 
 The script is not modified. It runs under a probe, on CPU ranks or on the GPUs that are there. Proofs:
 
-  trace    the contract's rules hold in a real run
+  trace    no rule of the contract is broken in a real run
   parity   one rank computes what several do: losses and gradient norms are equal up to rounding
   resume   killed one step after a checkpoint and started again, it computes what a straight run computes, bit for bit
   reshard  so killed and started again on other ranks, it has the state that was saved, bit for bit, and goes on with
@@ -15,6 +15,8 @@ The script is not modified. It runs under a probe, on CPU ranks or on the GPUs t
 
 Of `all`, what says nothing about a script is skipped, with the reason; a proof that is named and cannot be given is an
 error (exit code 2).
+
+A finding can be accepted on its line, as for lint: `# fsdp2: ignore[FS401] why`.
 
 A generated script carries how to drive it. For any other, --checkpoint-arg names the flag that sets its checkpoint
 directory; without it, each run gets a copy of the working directory. What follows -- is passed to the script.

@@ -7,10 +7,13 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from .errors import UserError
 from .events import Location
 from .findings import Finding, Severity
 from .rules import RULES
+from .sources import decode
 
 UNUSED = ("FS001", "unused-suppression")  # code and name of what is said of a comment that accepts nothing
 
@@ -74,6 +77,19 @@ def apply(findings: Iterable[Finding], suppressions: list[Suppression]) -> list[
         if not covering:
             left.append(finding)
     return left
+
+
+def beside(findings: Iterable[Finding], folder: Path) -> list[Suppression]:
+    """The suppressions in the files that these findings are in, whose names are relative to the folder."""
+    files = dict.fromkeys(finding.at.file for finding in findings)
+    return [suppression for file in files for suppression in _of(file, folder)]
+
+
+def _of(file: str, folder: Path) -> list[Suppression]:
+    try:
+        return find(file, decode(file, (folder / file).read_bytes()))
+    except (OSError, UserError):  # code that no file holds
+        return []
 
 
 def stale(suppressions: list[Suppression], judged: frozenset[str]) -> list[Finding]:

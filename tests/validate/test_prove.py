@@ -112,8 +112,17 @@ def test_statistics_of_each_ranks_own_samples_are_lost_unless_ranks_agree_on_the
 
 @pytest.mark.slow
 def test_an_optimizer_built_before_sharding_is_seen_in_a_run(validate: Validate, place: Path) -> None:
-    code, proofs, _ = validate(place / "early_optimizer.py", "--prove", "trace")
+    script = place / "early_optimizer.py"
+    code, proofs, _ = validate(script, "--prove", "trace")
     assert (code, codes(proofs["trace"])) == (1, {"FS401"})
+    at = proofs["trace"]["findings"][0]["line"]
+    lines = script.read_text().splitlines()
+    lines[at - 1] += "  # fsdp2: ignore[FS401] a test"
+    script.write_text("\n".join(lines))
+    code, proofs, _ = validate(script, "--prove", "trace")
+    assert (code, codes(proofs["trace"])) == (0, set())
+    assert proofs["trace"]["figures"]["accepted"] == [f"FS401 at early_optimizer.py:{at}"]
+    assert "(1 finding accepted by a comment in the source)" in proofs["trace"]["reason"]
 
 
 @pytest.mark.slow

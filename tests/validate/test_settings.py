@@ -71,7 +71,7 @@ def test_each_path_has_the_settings_of_the_nearest_file_that_has_some(project: P
 
 def test_the_exit_code_follows_what_is_shown(project: Path) -> None:
     for path in ("train.py", "tests/test_train.py"):
-        (project / path).write_text("x = 1  # fsdp2: ignore[FS401] stale\n")
+        (project / path).write_text("x = 1  # fsdp2: ignore[FS503] stale\n")
     assert fsdp2("lint", "train.py", cwd=project).returncode == 1
     settle(project, 'min-severity = "error"')
     assert fsdp2("lint", "train.py", cwd=project).returncode == 0
@@ -79,9 +79,9 @@ def test_the_exit_code_follows_what_is_shown(project: Path) -> None:
 
 
 def test_a_suppression_of_what_the_settings_do_not_show_is_not_stale(project: Path) -> None:
-    accepted = EARLY_OPTIMIZER.replace("model.parameters())", "model.parameters())  # fsdp2: ignore[FS401] a test")
+    accepted = EARLY_OPTIMIZER.replace("model.parameters())", "model.parameters())  # fsdp2: ignore[FS503] a test")
     (project / "train.py").write_text(accepted)
-    settle(project, 'per-file-ignores = { "train.py" = ["FS401"] }')
+    settle(project, 'per-file-ignores = { "train.py" = ["FS401", "FS503"] }')
     assert fsdp2_json("lint", "train.py", cwd=project)["findings"] == []
 
 

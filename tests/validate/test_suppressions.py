@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pytorch_fsdp2_dcp.validate import suppressions
 from pytorch_fsdp2_dcp.validate.events import Location
@@ -49,6 +51,15 @@ def test_a_comment_covers_nothing_else(text: str, line: int) -> None:
 def test_a_finding_of_another_file_is_not_covered() -> None:
     other = finding(1, file="other.py")
     assert left("x = f()  # fsdp2: ignore[FS401]", other) == [other]
+
+
+def test_the_comments_of_the_files_that_findings_are_in_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("x = f()  # fsdp2: ignore[FS401] a test\n")
+    (tmp_path / "other.py").write_text("y = f()  # fsdp2: ignore[FS401] no finding is here\n")
+    found = [finding(1), finding(1, "FS403"), finding(1, file="<string>")]
+    comments = suppressions.beside(found, tmp_path)
+    assert [comment.at.file for comment in comments] == ["t.py"]
+    assert suppressions.apply(found, comments) == found[1:]
 
 
 def stale(text: str, judged: set[str], *findings: Finding) -> list[str]:

@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .. import suppressions
 from ..errors import UserError
 from ..events import AsyncSaved, Exited, GroupInitialised, MeshCreated, Saved
+from ..findings import Finding
 from ..header import Header
 from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
 from ..probe.figures import DRAWS, StepFigures, digest, figures
 from ..probe.merge import merge
 from ..probe.whole import WholeState, whole_state
 from ..report import plural
+from ..rules import judge
 from ..trace import Trace
 from .base import CannotProve
 from .hang import describe_hang, standing
@@ -229,6 +232,14 @@ class Bench:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """What the rules find in a run, and what of it comments in the source accept."""
+
+    findings: tuple[Finding, ...]
+    accepted: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
 class Ran:
     """A run in its place, and what the probe saw of it."""
 
@@ -245,6 +256,13 @@ class Ran:
     def traces(self) -> tuple[Trace, ...]:
         """What each rank did."""
         return merge(self.run)
+
+    @functools.cached_property
+    def judged(self) -> Judged:
+        """What the rules find in the traces."""
+        found = judge(self.traces)
+        left = suppressions.apply(found, suppressions.beside(found, self.run.job.cwd))
+        return Judged(tuple(left), tuple(finding for finding in found if finding not in left))
 
     @functools.cached_property
     def measured(self) -> Measured:

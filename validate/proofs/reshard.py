@@ -16,7 +16,6 @@ from ..errors import UserError
 from ..findings import Finding
 from ..probe.whole import differences, whole_state
 from ..report import plural
-from ..rules import judge
 from .base import CannotProve, DoesNotApply, Proof, Verdict
 from .bench import Bench, Ran, Stopped
 from .parity import as_figures, computed_in, in_words
@@ -85,9 +84,9 @@ class Reshard(Proof):
             bench.copy(stopped.place), stop_after=bench.left(stopped.saved), whole_after=0, topology=topology
         )
         if ran.broken:
-            return self._broken(bench, topology, ran, judge(ran.traces))
+            return self._broken(bench, topology, ran, ran.judged.findings)
         status, reason, figures = _judged(bench, stopped, ran)
-        findings = tuple(judge(ran.traces)) if status == "fail" else ()
+        findings = ran.judged.findings if status == "fail" else ()
         return Target(topology=topology, status=status, reason=reason, figures=figures, findings=findings)
 
     def _broken(self, bench: Bench, topology: Topology, ran: Ran, findings: Sequence[Finding]) -> Target:

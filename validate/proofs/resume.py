@@ -18,7 +18,6 @@ from ..events import AsyncSaved, Loaded, Saved, StateTaken, TorchLoaded
 from ..findings import Finding
 from ..probe.figures import StepFigures
 from ..report import plural
-from ..rules import judge
 from ..trace import Trace
 from .base import Proof, Verdict
 from .bench import Bench, Measured, Straight
@@ -66,7 +65,7 @@ class Resume(Proof):
             return self._fail(f"two runs from scratch differ, so no resume can be exact: {difference}", figures)
 
         resumed = bench.run(bench.copy(stopped.place), stop_after=bench.left(saved))
-        findings = judge(resumed.traces)  # a load is seen only here: the straight run had nothing to load
+        findings = resumed.judged.findings  # a load is seen only here: the straight run had nothing to load
         if resumed.broken:
             how = f"killed after step {saved + 1} and started again, {resumed.broken}"
             return self._fail(how, figures | resumed.hang, findings)
@@ -105,7 +104,7 @@ class Resume(Proof):
         """For a script whose only checkpoint is its last state: what a restart begins with must be what was saved."""
         figures: dict[str, Any] = {"steps": steps, "resumed_from_step": steps}
         again = bench.run(straight.place)
-        findings = judge(again.traces)
+        findings = again.judged.findings
         if again.broken:
             return self._fail(f"started again after its end, {again.broken}", figures, findings)
         if again.measured[0] and (lost := restored_difference(whole, again.measured, steps)):

@@ -1,4 +1,4 @@
-"""The proof `trace`: the rules of the contract hold in a real run."""
+"""The proof `trace`: no rule of the contract is broken in a real run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ..events import AsyncSaved, Loaded, Saved, Sharded, Stepped, TorchSaved
 from ..report import count, plural
-from ..rules import RULES, judge
+from ..rules import RULES
 from ..rules.base import PROBE
 from .base import CannotProve, Proof, Verdict
 from .bench import Bench, how_it_ended
@@ -19,15 +19,19 @@ class RulesHold(Proof):
     """Judges what the probe saw of the uninterrupted run."""
 
     name = "trace"
-    claim = "the contract's rules hold in a real run"
+    claim = "no rule of the contract is broken in a real run"
 
     def prove(self, bench: Bench) -> Verdict:
         straight = bench.straight
-        findings = tuple(judge(straight.traces))
+        findings, accepted = straight.judged.findings, straight.judged.accepted
         broken = any(f.severity.fails for f in findings)
         events = [len(trace.events) for trace in straight.traces]
         rules = sum(PROBE in rule.seen_by for rule in RULES)
-        figures: dict[str, Any] = {"events": events, "rules": rules}
+        figures: dict[str, Any] = {
+            "events": events,
+            "rules": rules,
+            "accepted": [f"{finding.code} at {finding.at}" for finding in accepted],
+        }
         if straight.run.hung:
             figures |= straight.hang
             reason = describe_hang(straight.run, straight.traces)
@@ -43,7 +47,10 @@ class RulesHold(Proof):
                 "to judge; expected a training script"
             )
         else:
-            reason = f"{rules} rules hold over {plural(sum(events), 'event')} on {plural(len(events), 'rank')}"
+            over = f"{plural(sum(events), 'event')} on {plural(len(events), 'rank')}"
+            reason = f"none of {rules} rules is broken over {over}"
+        if accepted:
+            reason += f" ({plural(len(accepted), 'finding')} accepted by a comment in the source)"
         failed = broken or straight.run.hung
         return Verdict(
             name=self.name, status="fail" if failed else "pass", reason=reason, figures=figures, findings=findings
