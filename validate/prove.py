@@ -135,8 +135,9 @@ def run(arguments: argparse.Namespace) -> int:
         write_chosen("--report", target, render(document).encode())
     skipped = [v for v in verdicts if v.status == "skip"]
     impossible = [v for v in skipped if v.applies or arguments.prove != "all"]
-    for reason in dict.fromkeys(v.reason for v in (skipped if len(skipped) == len(verdicts) else impossible)):
-        print(f"fsdp2 validate: {reason}", file=sys.stderr)
+    if arguments.format == "json":  # text has told already
+        for reason in dict.fromkeys(v.reason for v in (skipped if len(skipped) == len(verdicts) else impossible)):
+            print(f"fsdp2 validate: {reason}", file=sys.stderr)
     if any(v.status == "fail" for v in verdicts):
         return 1
     return 2 if impossible or len(skipped) == len(verdicts) else 0
@@ -230,8 +231,11 @@ def _as_text(document: dict[str, Any], verdicts: list[Verdict]) -> list[str]:
         f"{document['script']}: {passed} of {report.plural(len(verdicts), 'proof')} passed "
         f"({report.plural(document['nproc'], 'rank')}, torch {document['torch']}, {document['seconds']:.1f} s)"
     ]
+    told: dict[str, str] = {}
     for verdict in verdicts:
-        lines.append(f"  {verdict.name:<8} {verdict.status.upper():<5} {verdict.reason}")
+        reason = f"as {told[verdict.reason]}" if verdict.reason in told else verdict.reason
+        told.setdefault(verdict.reason, verdict.name)
+        lines.append(f"  {verdict.name:<8} {verdict.status.upper():<5} {reason}")
         lines += [f"    {line}" for line in report.as_text(verdict.findings)]
         for rank, stack in verdict.figures.get("stacks", {}).items():
             lines += [f"    rank {rank} at the deadline:", *(f"      {line}" for line in stack.rstrip().splitlines())]

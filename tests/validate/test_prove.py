@@ -162,8 +162,12 @@ PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         (PREPARED + "import sys; sys.exit(3)\n", "exits with 3"),
         (PREPARED + "input('which? ')\n", "asks for input"),
         ("import torch.distributed as dist\nimport torch\ntorch.cuda.set_device(0)\n", "needs CUDA"),
+        ("from . import model\n", ".train import main; main())"),
     ],
-    ids=["no process group", "no save", "nothing at all", "an exception", "an exit code", "a question", "CUDA"],
+    ids=[
+        *("no process group", "no save", "nothing at all", "an exception", "an exit code", "a question", "CUDA"),
+        "a module of a package",
+    ],
 )
 def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(
     validate: Validate, script: str, words: str, tmp_path: Path
@@ -173,6 +177,16 @@ def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(
     line = next((line for line in stderr.splitlines() if words in line), "")
     assert (code, "train.py" in line) == (2, True), stderr
     assert "Traceback" not in stderr
+
+
+@pytest.mark.slow
+def test_text_tells_a_reason_once(validate: Validate, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PREPARED + "raise RuntimeError('on purpose')\n")
+    validate.monkeypatch.chdir(tmp_path)
+    assert command.main(["validate", "train.py"]) == 2
+    printed = validate.capsys.readouterr()
+    assert (printed.out.count("on purpose"), printed.err) == (1, "")
+    assert "  resume   SKIP  as trace\n" in printed.out
 
 
 def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ WITHOUT_CUDA = (  # what torch raises where it has no CUDA, or there is no GPU
     "doesn't have NCCL built in",
     "No backend type associated with device type cuda",
 )
+WITHOUT_PACKAGE = "ImportError: attempted relative import with no known parent package"
+RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "venv", "__pycache__", "node_modules", ".*_cache", "*.distcp", ".metadata"
 )
@@ -380,6 +382,8 @@ class Straight(Ran):
                     f"{script} needs CUDA, which is not here: {how_it_ended(self.run)}; expected a script that runs on "
                     "CPUs and gloo where there is no GPU, or a machine with GPUs"
                 )
+            if error.startswith(WITHOUT_PACKAGE) and RELATIVE.search(self.run.job.script.read_text(errors="replace")):
+                raise UserError(f"{script}: {how_it_ended(self.run)}; {_beside_package(self.run.job.script)}")
             if error.startswith("EOFError: EOF when reading a line"):
                 raise UserError(
                     f"{script} asks for input: {how_it_ended(self.run)}; expected a script that runs by itself, for "
@@ -429,6 +433,18 @@ def _error(end: RankEnd, run: Run) -> str | None:
         if Path(file).is_relative_to(run.job.script.parent) and "site-packages" not in file
     ]
     return end.error.strip().splitlines()[0] + (f" ({own[-1][0]}:{own[-1][1]})" if own else "")
+
+
+def _beside_package(script: Path) -> str:
+    """What to do with a script that is a module of a package."""
+    package = script.parent
+    while (package.parent / "__init__.py").exists():
+        package = package.parent
+    module = ".".join(script.relative_to(package.parent).with_suffix("").parts)
+    return (
+        "expected a script that runs as a file, and this is a module of a package: name a small file beside the folder "
+        f"{package.name} instead, which calls what starts it (from {module} import main; main())"
+    )
 
 
 def _copy_tree(source: Path, destination: Path, scratch: Path) -> None:
