@@ -7,6 +7,7 @@ from pytorch_fsdp2_dcp.validate.events import Escaped, Kind, Saved, SchedulerBui
 
 from .programs import SHARDED, only, program
 
+COUNTED = "\nwhile counter.steps < 100:\n    counter.steps += 1"
 STEP = "\n    optimizer.step()\n    number += 1"
 
 
@@ -54,6 +55,36 @@ def test_a_training_loop_tells_what_it_counts_from(head: str, expected: int | No
 def test_a_loop_that_may_pass_over_steps_tells_nothing(body: str) -> None:
     assert start("for step in range(100):\n" + body + STEP) is None
     assert start("for step in range(100):\n    if step >= args.end:\n        break" + STEP) == 0
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("for step in range(100):", True),
+        ("for step in range(0, 100):", True),
+        ("for step in range(number, 100):", False),
+        ("while number < 100:", True),
+        ("while number < 100 and not args.stop:", True),
+        ("number = load(number)\nnumber = 0\nwhile number < 100:", False),
+        ("number, kept = 0, load(number)\nwhile number < 100:", True),
+        ("number, kept = load(number)\nnumber = 0\nwhile number < 100:", False),
+        ("counter.steps = 0" + COUNTED, True),
+        ("other.steps = load(3)\ncounter.steps = 0" + COUNTED, False),
+        ("counter.steps = 0\ncounter.__dict__.update(load(3))" + COUNTED, False),
+        ("counter.steps = 0\nsetattr(counter, load(3), 1)" + COUNTED, False),
+        ("counter.steps = 0\nshow(**vars(counter))" + COUNTED, True),
+        ("class A:\n    steps: int = 0\ncounter.steps = 0" + COUNTED, False),
+    ],
+)
+def test_a_loop_counts_anew_where_nothing_else_is_put_into_its_counter(text: str, expected: bool) -> None:
+    before = "from library import load, show\nclass C: pass\ncounter, other, number = C(), C(), 0\n"
+    before += "args = argparse.ArgumentParser().parse_args()\n"
+    assert only(program(before + text + STEP, PROGRAM), TrainingLoop).anew is expected
+
+
+@pytest.mark.parametrize("compared, expected", [("loss < best['loss']", 0), ("loss < args.start", None)])
+def test_an_order_of_losses_passes_over_nothing(compared: str, expected: int | None) -> None:
+    assert start(f"for step in range(100):\n    if {compared}:\n        print(step)" + STEP) == expected
 
 
 def test_loops_that_do_not_train_and_loops_within_loops_are_not_told() -> None:

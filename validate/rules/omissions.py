@@ -32,12 +32,13 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, together
-from .base import READER, Rule, quoted
+from .base import READER, Rule, listed
 from .data import trains
 
 E = TypeVar("E", bound=Event)
 
 _OF_DATA = re.compile(r"data|load|sampl|batch|consum|seen|token|cursor|position|offset|shard", re.IGNORECASE)
+_OF_OTHER_THINGS = re.compile(r"(^|[._])(best|ema|average|averaged|config|cfg|settings|options)([._]|$)", re.IGNORECASE)
 _OF_RANDOM = re.compile(r"rng|rand|seed|generator", re.IGNORECASE)
 
 
@@ -217,16 +218,23 @@ class StepNotSaved(Rule):
             saves = [s for s in every_save if loop.since <= s.order < loop.order]
             loads = [r for r in every_load if r.order < loop.since and together(r, loop)]
             pairs = ((s, r) for s in saves if together(s, loop) for r in loads if _optimizers(s) & _optimizers(r))
-            found = next((pair for pair in pairs if all(map(self._tells_nothing, pair))), None)
+            found = next((pair for pair in pairs if all(self._tells_nothing(e, loop.anew) for e in pair)), None)
             if found is None:
                 continue
             saved, resumed = found
+            keys = listed(dict.fromkeys(e.key for e in entries_of(saved)))
             message = (
-                f"nothing in this checkpoint tells how far training was ({quoted(entries_of(saved))} only), and "
+                f"nothing in this checkpoint tells how far training was ({keys} only), and "
                 f"after a resume the loop counts from {loop.start} as before: what was done is done again, under the "
                 'same numbers. Save the step beside them ("step": step) and count on from the one that was loaded.'
             )
             yield self.finding(saved, message, (resumed, "resumed here"), (loop, f"counts from {loop.start} here"))
 
-    def _tells_nothing(self, event: Event) -> bool:
-        return all(e.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER) for e in entries_of(event))
+    def _tells_nothing(self, event: Event, anew: bool) -> bool:
+        """`anew`: the loop takes nothing of what it counts from there, so that numbers of other things tell nothing."""
+        drawn = {e.key for e in entries_of(event) if e.kind is Kind.RNG}
+        return all(
+            e.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER)
+            or (anew and (e.key in drawn or (e.kind is Kind.VALUE and _OF_OTHER_THINGS.search(e.key) is not None)))
+            for e in entries_of(event)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,9 +12,12 @@ from ...events import Stepped, TrainingLoop
 from ..nodes import inside, nodes
 from ..values import Const, External, Obj, Value, What
 from .core import Walk
+from .counters import counts_anew
 
 _LEAVING = (ast.Break, ast.Return, ast.Raise)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_MEASURES = re.compile(r"loss|acc|score|metric|ppl|perplexity|best", re.IGNORECASE)  # how well, not how far
+_COUNTERS = re.compile(r"step|epoch|iter|batch|count|number|seen|start", re.IGNORECASE)
 _SHOWING = ("tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.trange", "tqdm.auto.trange")
 
 
@@ -24,19 +28,20 @@ def training_loop(walk: Walk, node: ast.For | ast.AsyncFor | ast.While, *, repea
         yield
         return
     start = None if may_pass_over(node) else _start(walk, node)
+    anew = start is not None and _anew(walk, node)
     since, path = walk.seen, walk.path
     try:
         yield
     finally:
         if walk.happened(Stepped, since):
             with walk.restored("path", path):
-                walk.emit(TrainingLoop, node, since=since, start=start)
+                walk.emit(TrainingLoop, node, since=since, start=start, anew=anew)
 
 
 def _start(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> int | None:
     """What the loop counts from, where it counts up to an end that was not reckoned from where training stopped."""
     if isinstance(node, ast.While):
-        test = node.test
+        test = _comparison(node)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE):
             return _constant(walk, test.left) if _is_given(walk, test.comparators[0]) else None
         return None
@@ -53,6 +58,18 @@ def _start(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> int | None:
     if end is None or not _is_given(walk, end):
         return None
     return 0 if len(given.args) == 1 else _constant(walk, given.args[0])
+
+
+def _comparison(node: ast.While) -> ast.expr:
+    """What a loop compares as long as it goes on; what else it asks besides can only end it sooner."""
+    is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+    tests = node.test.values if isinstance(node.test, ast.BoolOp) and is_and else [node.test]
+    return next((test for test in tests if isinstance(test, ast.Compare)), node.test)
+
+
+def _anew(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> bool:
+    test = _comparison(node) if isinstance(node, ast.While) else None
+    return counts_anew(walk, node, test.left if isinstance(test, ast.Compare) else None)
 
 
 def _is_called(walk: Walk, call: ast.Call, *names: str) -> bool:
@@ -96,7 +113,10 @@ def may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 def _orders_names(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS)):
         return False
-    return not any(isinstance(side, ast.Constant) for side in (node.left, node.comparators[0]))
+    sides = (node.left, node.comparators[0])
+    if all(_MEASURES.search(text) and not _COUNTERS.search(text) for text in map(ast.unparse, sides)):
+        return False
+    return not any(isinstance(side, ast.Constant) for side in sides)
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
