@@ -19,7 +19,8 @@ error (exit code 2).
 A finding can be accepted on its line, as for lint: `# fsdp2: ignore[FS401] why`.
 
 A generated script carries how to drive it. For any other, --checkpoint-arg names the flag that sets its checkpoint
-directory; without it, each run gets a copy of the working directory. What follows -- is passed to the script.
+directory; without it, each run gets a copy of the working directory. --steps-arg names the flag that sets its length,
+which --stop-after then sets; without it, the probe ends each run. What follows -- is passed to the script.
 """
 
 from __future__ import annotations
@@ -76,7 +77,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for each run (default: 120)")
     parser.add_argument("--checkpoint-arg", metavar="FLAG", help="the script's flag that sets its checkpoint directory")
-    parser.add_argument("--stop-after", type=int, metavar="N", help="end each run after N optimizer steps")
+    parser.add_argument(
+        "--steps-arg", metavar="FLAG", help="the script's flag that sets how many optimizer steps it does"
+    )
+    parser.add_argument(
+        "--stop-after", type=int, metavar="N",
+        help="end each run after N optimizer steps: by --steps-arg where that is known, as the script itself ends",
+    )  # fmt: skip
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     parser.add_argument(
         "--report", metavar="FILE.html",
@@ -87,12 +94,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Parse what stands before `--`, and keep what follows for the script.
 
-    argparse takes the value of `--checkpoint-arg --ckpt-dir` for another option, so the two are joined first.
+    argparse takes the value of `--checkpoint-arg --ckpt-dir` for another option, so the two are joined first; so are
+    those of `--steps-arg`.
     """
     own, rest = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     joined: list[str] = []
     for word in own:
-        if joined and joined[-1] == "--checkpoint-arg":
+        if joined and joined[-1] in ("--checkpoint-arg", "--steps-arg"):
             joined[-1] += f"={word}"
         else:
             joined.append(word)
@@ -171,13 +179,17 @@ def _subject(arguments: argparse.Namespace) -> Subject:
         if value is not None and value <= 0:
             raise UserError(f"{option} {value}: expected a number above 0")
     carried = header.parse(text)
+    steps_arg = arguments.steps_arg or (carried.steps_arg if carried else None)
+    if arguments.steps_arg and arguments.stop_after is None:
+        raise UserError(f"--steps-arg {arguments.steps_arg}: expected --stop-after N with it, which it is given")
+    length = (steps_arg, str(arguments.stop_after)) if steps_arg and arguments.stop_after else ()
     return Subject(
         script=script.resolve(),
-        args=(*(carried.proof_args if carried else ()), *arguments.script_args),  # the user's come last and win
+        args=(*(carried.proof_args if carried else ()), *arguments.script_args, *length),  # what comes last wins
         nproc=arguments.nproc,
         cwd=Path.cwd(),
         checkpoint_arg=arguments.checkpoint_arg or (carried.checkpoint_arg if carried else None),
-        stop_after=arguments.stop_after,
+        stop_after=None if length else arguments.stop_after,
         timeout=arguments.timeout,
         header=carried,
         to_nproc=arguments.to_nproc,

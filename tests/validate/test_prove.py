@@ -310,3 +310,23 @@ def test_an_interrupt_leaves_nothing_behind(signum: signal.Signals, tmp_path: Pa
     assert process.returncode != 0
     assert [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor")] == []
     assert alive(str(tmp_path)) == []
+
+
+@pytest.mark.slow
+def test_a_script_whose_length_can_be_set_ends_by_itself(validate: Validate, place: Path) -> None:
+    """So its last save and what it does after it are seen, which they are not where the probe ends it."""
+    script = place / "by_helpers.py"
+    last = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps', type=int)"
+    text = script.read_text().replace("STEPS = 8", f"{last}\nSTEPS = parser.parse_args().steps")
+    script.write_text(text.replace("    dist.barrier()", "    raise SystemExit('to the end')"))
+    chosen = ("--stop-after", "7", "--prove", "trace")
+    own = ("--", "--steps", "1000")
+    code, _, stderr = validate(script, "--steps-arg", "--steps", *chosen, *own)
+    assert (code, "to the end" in stderr) == (2, True), stderr
+    code, proofs, stderr = validate(script, *chosen, *own)
+    assert (code, proofs["trace"]["status"]) == (0, "pass"), stderr
+
+
+def test_a_flag_for_the_length_needs_a_length(validate: Validate, place: Path) -> None:
+    code, _, stderr = validate(place / "by_helpers.py", "--steps-arg", "--steps")
+    assert (code, "--stop-after N" in stderr) == (2, True)
