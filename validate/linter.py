@@ -15,6 +15,7 @@ from .events import Location
 from .findings import Finding
 from .reader import mentions_api, read
 from .rules import RULES, judge
+from .rules.unjudged import unjudged
 from .sources import Source, TooLarge, decode
 from .suppressions import Suppression
 from .trace import Note, Trace
@@ -110,7 +111,7 @@ def lint_one(
         outcome.findings = judge(reading.traces, RULES)
         if workflows:
             outcome.checklists = _checklists(reading.traces, workflows, source.named)
-        outcome.notes = [note for trace in reading.traces for note in trace.notes]
+        outcome.notes = [note for trace in reading.traces for note in trace.notes] + unjudged(reading.traces)
         outcome.comments = suppressions.find(source.name, text)
         for file in {finding.at.file for finding in outcome.findings} - {source.name}:
             other = texts.get(os.path.realpath(file))
