@@ -117,6 +117,31 @@ def test_every_rule_of_the_reader_breaks_an_item() -> None:
     assert not {code for code in general if code[2] in "2368"}, general
 
 
+def test_a_copy_that_is_sharded_is_not_the_model_that_is_trained() -> None:
+    text = """
+import copy, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+average = copy.deepcopy(model)
+for each in (model, average):
+    for layer in each:
+        fully_shard(layer)
+    fully_shard(each)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(10):
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+average(torch.ones(8))
+"""
+    found = statuses(text, "a")
+    assert [found[item][0] for item in (2, 3, 5)] == ["done", "done", "done"]
+    found = statuses(text.replace("(model, average)", "(average,)"), "a")
+    assert [found[item] for item in (2, 3, 5)] == [("missing", 15)] * 3
+
+
 def test_a_plain_script_gets_a_list_to_work_down() -> None:
     assert statuses(PLAIN, "a") == {
         1: ("missing", None),

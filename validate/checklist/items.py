@@ -80,11 +80,22 @@ def _architecture(seen: Seen) -> Verdict:
     at = seen.first(Sharded)
     if at is None:
         return _missing(seen, "nothing is sharded yet; shard after the last change to the model built here", seen.model)
+    if seen.trained_whole is not None:
+        return _trained_whole(seen)
     return _done(at, "sharded from here on") if "FS204" in _KNOWN else _not_seen("look at what follows", at)
+
+
+def _trained_whole(seen: Seen) -> Verdict:
+    """Something is sharded, and it is not what is trained."""
+    entered = seen.trained_whole
+    assert entered is not None
+    return _missing(seen, f"another model is sharded, but not `{entered.module.name}`, which is trained", entered.at)
 
 
 def _sharded(seen: Seen) -> Verdict:
     at = seen.last(Sharded)
+    if seen.trained_whole is not None:
+        return _trained_whole(seen)
     return _done(at) if at else _missing(seen, "nothing is sharded; the model is built here", seen.model)
 
 
@@ -101,7 +112,7 @@ def _optimizer(seen: Seen) -> Verdict:
         return _not_seen("no optimizer is seen")
     if seen.first(Sharded) is None:
         return _missing(seen, "built here; it must come after sharding", at)
-    return _done(at)
+    return _trained_whole(seen) if seen.trained_whole is not None else _done(at)
 
 
 def _called(seen: Seen) -> Verdict:

@@ -91,6 +91,24 @@ class Seen:
                     return built[module]
         return list(built.values())[-1] if built else None
 
+    @property
+    def trained_whole(self) -> ForwardEntered | None:
+        """A call of a model that an optimizer steps, where nothing of it is sharded while another model is."""
+        for trace in self.traces:
+            stepped = [module for built in trace.of(OptimizerBuilt) for module in built.modules]
+            sharded = [event.module for event in trace.of(Sharded)]
+            for entered in trace.of(ForwardEntered):
+                model = entered.module
+                if (
+                    sharded
+                    and entered.uncovered
+                    and not (entered.sharded or entered.borrows or trace.escaped(model))
+                    and any(trace.related(model, module) for module in stepped)
+                    and not any(trace.related(model, module) for module in sharded)
+                ):
+                    return entered
+        return None
+
     def entries(self) -> Iterator[tuple[Location, Entry]]:
         """What is saved, and where."""
         for saved in self.of(Saved, AsyncSaved):
