@@ -201,7 +201,11 @@ def _next(call: Call) -> Value:
         call.walk.emit(BatchesPassedOver, call.node)
     found = iterate(call.walk, call.args[0])
     values = [v for v in found.values if (isinstance(v, Obj) and v.what is not What.OPAQUE) or isinstance(v, Tensors)]
-    return union([((), v) for v in values]) if values else call.walk.unknown()
+    if values:
+        return union([((), v) for v in values])
+    made = call.walk.unknown()
+    call.walk.answers(made.id, call.args[0], *found.values)
+    return made
 
 
 @api("builtins.filter", "builtins.map")
