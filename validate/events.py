@@ -763,13 +763,14 @@ class TrainingLoop(Event):
     """The end of a loop that steps an optimizer and lies in no other loop; `since` is the order of its first event.
 
     `start`: what it counts from; None where it does not count, where that is not known, or where it may pass over what
-    was done before. `anew`: that number is written down, and nothing that is loaded can take its place. Emitted by the
-    reader only: a run does not show what a loop counts from.
+    was done before. `anew`: that number is written down, and nothing that is loaded can take its place. `counter`: the
+    attribute that it counts by. Emitted by the reader only: a run does not show what a loop counts from.
     """
 
     since: int
     start: int | None = None
     anew: bool = False
+    counter: str | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -27,6 +28,8 @@ from ..trace import Trace
 
 READER: Origin = "reader"
 PROBE: Origin = "probe"
+# Keys of numbers that tell nothing of how far a run is, whatever else they are called.
+OF_OTHER_THINGS = re.compile(r"(^|[._])(best|ema|average|averaged|config|cfg|settings|options)([._]|$)", re.IGNORECASE)
 
 
 class Rule(ABC):

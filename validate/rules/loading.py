@@ -16,11 +16,12 @@ from ..events import (
     Saved,
     StateApplied,
     Stepped,
+    TrainingLoop,
     Via,
 )
 from ..findings import Finding, Severity
-from ..trace import Trace
-from .base import READER, Rule, concluded, eager, has_state, quoted
+from ..trace import Trace, together
+from .base import OF_OTHER_THINGS, READER, Rule, concluded, eager, has_state, quoted
 
 
 class OptimizerLoadedLazily(Rule):
@@ -120,6 +121,31 @@ class LoadedValueNotReadBack(Rule):
                     f"`{read.name} = {loaded.state.name}[{read.key!r}]`."
                 )
                 yield self.finding(loaded, message, (read, f"`{read.name}` is used here"))
+        yield from self._counted_anew(trace)
+
+    def _counted_anew(self, trace: Trace) -> Iterator[Finding]:
+        """Loops that go on counting from a constant, though what they count by is saved in them and loaded before."""
+        for loop in trace.of(TrainingLoop):
+            if not loop.anew or loop.counter is None:
+                continue
+            loads = (r for r in trace.of(Loaded) if r.order < loop.since and together(r, loop))
+            saves = [s for s in trace.of(Saved, AsyncSaved) if loop.since <= s.order < loop.order and together(s, loop)]
+            keys = {e.key for s in saves for e in s.entries or () if self._is_count(e, loop.counter)}
+            for loaded in loads:
+                entries = loaded.entries or ()
+                key = next((e.key for e in entries if e.key in keys and self._is_count(e, loop.counter)), None)
+                if key is None or not any(e.kind is Kind.OPTIMIZER for e in entries):
+                    continue
+                message = (
+                    f"`{key}` is loaded and never put into `{loop.counter}`, which is set to constants alone: "
+                    f"after a resume the loop counts from {loop.start} as before. Set it from what was loaded."
+                )
+                yield self.finding(loaded, message, (loop, f"counts from {loop.start} here"))
+                break
+
+    def _is_count(self, entry: Entry, counter: str) -> bool:
+        of_another = OF_OTHER_THINGS.search(entry.key) is not None
+        return entry.kind is Kind.VALUE and entry.key.rpartition(".")[2] == counter and not of_another
 
 
 class SavedKeysNotRequested(Rule):

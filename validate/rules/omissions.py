@@ -32,13 +32,12 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, together
-from .base import READER, Rule, listed
+from .base import OF_OTHER_THINGS, READER, Rule, listed
 from .data import trains
 
 E = TypeVar("E", bound=Event)
 
 _OF_DATA = re.compile(r"data|load|sampl|batch|consum|seen|token|cursor|position|offset|shard", re.IGNORECASE)
-_OF_OTHER_THINGS = re.compile(r"(^|[._])(best|ema|average|averaged|config|cfg|settings|options)([._]|$)", re.IGNORECASE)
 _OF_RANDOM = re.compile(r"rng|rand|seed|generator", re.IGNORECASE)
 
 
@@ -235,6 +234,6 @@ class StepNotSaved(Rule):
         drawn = {e.key for e in entries_of(event) if e.kind is Kind.RNG}
         return all(
             e.kind in (Kind.MODEL, Kind.OPTIMIZER, Kind.SCHEDULER)
-            or (anew and (e.key in drawn or (e.kind is Kind.VALUE and _OF_OTHER_THINGS.search(e.key) is not None)))
+            or (anew and (e.key in drawn or (e.kind is Kind.VALUE and OF_OTHER_THINGS.search(e.key) is not None)))
             for e in entries_of(event)
         )

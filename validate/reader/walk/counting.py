@@ -35,7 +35,7 @@ def training_loop(walk: Walk, node: ast.For | ast.AsyncFor | ast.While, *, repea
     finally:
         if walk.happened(Stepped, since):
             with walk.restored("path", path):
-                walk.emit(TrainingLoop, node, since=since, start=start, anew=anew)
+                walk.emit(TrainingLoop, node, since=since, start=start, anew=anew, counter=_counter(node))
 
 
 def _start(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> int | None:
@@ -70,6 +70,11 @@ def _comparison(node: ast.While) -> ast.expr:
 def _anew(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> bool:
     test = _comparison(node) if isinstance(node, ast.While) else None
     return counts_anew(walk, node, test.left if isinstance(test, ast.Compare) else None)
+
+
+def _counter(node: ast.For | ast.AsyncFor | ast.While) -> str | None:
+    test = _comparison(node) if isinstance(node, ast.While) else None
+    return test.left.attr if isinstance(test, ast.Compare) and isinstance(test.left, ast.Attribute) else None
 
 
 def _is_called(walk: Walk, call: ast.Call, *names: str) -> bool:
