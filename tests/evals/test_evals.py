@@ -209,3 +209,19 @@ def test_a_task_starts_wrong_in_the_way_it_was_made_to(name: str, tmp_path: Path
 def test_a_solution_passes_every_check(name: str, tmp_path: Path) -> None:
     solve(name, prepared(name, tmp_path))
     assert set(reasons(name, tmp_path)) == {None}
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+@pytest.mark.parametrize(("last_words", "code"), [("terminate called without an active exception", 0), ("gone", 1)])
+def test_a_rank_that_torch_aborts_at_its_end_has_not_failed(last_words: str, code: int, tmp_path: Path) -> None:
+    """torch does so now and then; here the script does. Any other abort is a failure."""
+    script = f"import os, sys, time\nprint({last_words!r}, file=sys.stderr, flush=True)\n"
+    script += "os.abort() if os.environ['RANK'] == '1' else time.sleep(60)\n"
+    (tmp_path / "train.py").write_text(script)
+    launch = "import sys\nfrom pathlib import Path\nfrom tasks import launch\nhere = Path(sys.argv[1])\n"
+    launch += "print(launch(here, {'script': 'train.py', 'nproc': 2}, here).code)"
+    process = subprocess.run(
+        [sys.executable, "-c", launch, str(tmp_path)], cwd=EVALS, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == [str(code)]
