@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile, and activation checkpointing
+COMPILED = "_orig_mod."  # torch.compile
+WRAPPERS = (COMPILED, "_checkpoint_wrapped_module.")  # and activation checkpointing
 
 
 def plain_name(name: str) -> str:

@@ -6,15 +6,13 @@ compares, or lets every call pass through.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from .ranks import RANKS, arguments, generated, on_ranks, row
+from .ranks import RANKS, arguments, generated, on_ranks, row, run_main
 
 ROUNDS, STEPS = 26, 5  # rounds, of which the first of either kind is not counted, of so many steps
 
@@ -57,9 +55,7 @@ def measure(folder: Path) -> None:
             began.append(time.perf_counter())
         return script_step(state, micro_batches)
 
-    train.train_step = timed_step
-    with contextlib.redirect_stdout(io.StringIO()):
-        train.main()  # to its last line, which ends the process
+    run_main(train, timed_step)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import statistics
 import subprocess
@@ -10,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .. import conftest  # noqa: F401 - registers the package that the next lines import
 
@@ -55,6 +58,13 @@ def arguments(train: ModuleType, **options: object) -> object:
     given = {"data": TEXT, **options}
     sys.argv = ["train.py", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
     return train.parse_args()
+
+
+def run_main(train: ModuleType, step: Callable[[Any, Any], Any]) -> None:
+    """Run the script's `main` with this in the place of its step, silently; its last line ends the process."""
+    train.train_step = step
+    with contextlib.redirect_stdout(io.StringIO()):
+        train.main()
 
 
 def touch_memory() -> None:

@@ -6,15 +6,13 @@ plain loop trains a second model of the same class on the same batches.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .ranks import arguments, generated, on_ranks, row
+from .ranks import arguments, generated, on_ranks, row, run_main
 
 ROUNDS, STEPS = 25, 5  # rounds, of which the first is not counted, of so many steps of each loop
 
@@ -77,9 +75,7 @@ def measure(folder: Path) -> None:
             began.append(time.perf_counter())
         return script_step(state, micro_batches)
 
-    train.train_step = timed_step
-    with contextlib.redirect_stdout(io.StringIO()):
-        train.main()  # to its last line, which ends the process
+    run_main(train, timed_step)
 
 
 if __name__ == "__main__":

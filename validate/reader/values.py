@@ -363,6 +363,11 @@ def members(value: Value) -> tuple[tuple[Path, Value], ...]:
     return value.members if isinstance(value, Union) else (((), value),)
 
 
+def identity(value: Obj | Sym) -> int:
+    """What tells it from any other value; under it, the store keeps what is known of the value."""
+    return value.id if isinstance(value, Obj) else value.key
+
+
 def single(value: Value | None) -> object:
     """The Python constant that `value` is; None when it is not a constant."""
     return value.value if isinstance(value, Const) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..values import Const, Obj, Sym, Value, members, ranked
+from ..values import Const, Obj, Sym, Value, identity, members, ranked
 from .core import Walk
 
 # How programs write what leaves some elements out, and what is known of all ranks already.
@@ -52,8 +52,8 @@ def carry(
 
 def establish(walk: Walk, mean: Value) -> None:
     """A value is such a mean."""
-    for identity in _identities(mean):
-        walk.store.set((identity, "%masked"), Const(True))
+    for key in _identities(mean):
+        walk.store.set((key, "%masked"), Const(True))
 
 
 def is_masked(walk: Walk, value: Value) -> bool:
@@ -67,7 +67,7 @@ def is_masked(walk: Walk, value: Value) -> bool:
 def _identities(value: Value) -> list[int]:
     """Of all that a value may be; none where one of these has no identity."""
     single = [v for _, v in members(value)]
-    found = [v.id if isinstance(v, Obj) else v.key for v in single if isinstance(v, Obj | Sym)]
+    found = [identity(v) for v in single if isinstance(v, Obj | Sym)]
     return found if len(found) == len(single) else []
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import functools
 import re
 
+from ...wrappers import COMPILED
 from ..nodes import last_name, nodes
 from ..values import Const, Obj, StateData, Sym, Union, Value, Wrapped, single
 from .core import Walk
 
-COMPILED = "_orig_mod."
 # What programs speak of that take the prefix out of names, or look behind the wrapper.
 _KNOWS = re.compile(r"_orig_mod|is_compiled_module|OptimizedModule|consume_prefix|unwrap")
 

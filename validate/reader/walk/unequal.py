@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from ...events import ForwardEntered, RoundsDiffer
 from ..nodes import inside, last_name, nodes
-from ..values import NONE, Const, External, Obj, Sym, Value, What, members, ranked
+from ..values import NONE, Const, External, Obj, Sym, Value, What, identity, members, ranked
 from .core import Walk
 
 _RANKS = re.compile(r"world|replica|ranks|dp_|_dp|num_proc|num_shards|gpus|\bsize\b", re.IGNORECASE)
@@ -56,7 +56,7 @@ def counted(walk: Walk, number: Sym, value: Value) -> None:
 def mark(walk: Walk, value: Value) -> Value:
     """A value is such a part, or goes through one."""
     if isinstance(value, Obj | Sym):
-        walk.store.set((_identity(value), "%unequal"), Const(True))
+        walk.store.set((identity(value), "%unequal"), Const(True))
     return value
 
 
@@ -64,17 +64,13 @@ def is_part(walk: Walk, value: Value | None) -> bool:
     """Whether a value is such a part, whichever of several it is."""
     single = [v for _, v in members(value)] if value is not None else []
     return bool(single) and all(
-        isinstance(v, Obj | Sym) and walk.store.get((_identity(v), "%unequal")) is not None for v in single
+        isinstance(v, Obj | Sym) and walk.store.get((identity(v), "%unequal")) is not None for v in single
     )
 
 
 def follow(walk: Walk, made: Value, *of: Value | None) -> Value:
     """What is made element by element of such a part is one."""
     return mark(walk, made) if any(is_part(walk, value) for value in of) else made
-
-
-def _identity(value: Obj | Sym) -> int:
-    return value.id if isinstance(value, Obj) else value.key
 
 
 def _unequal(walk: Walk, bounds: Sequence[Value]) -> bool:
