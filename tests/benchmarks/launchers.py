@@ -56,7 +56,7 @@ def verdicts(script: Path, ranks: int, run: Launcher) -> list[tuple[Any, ...]]:
             except UserError as error:
                 found.append((proof.name, "skip", str(error)))
                 continue
-            codes = sorted((finding.code, finding.location.line) for finding in verdict.findings)
+            codes = sorted((finding.code, finding.at.line) for finding in verdict.findings)
             found.append((proof.name, verdict.status, verdict.reason, codes))
     return found
 
