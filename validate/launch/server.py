@@ -6,6 +6,7 @@ each job `{"pid": leader}` when it has started and `{"ended": leader}` when it i
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -24,12 +25,19 @@ def serve() -> None:
     os.set_inheritable(replies, False)
     os.dup2(2, 1)  # what an import prints must not be taken for a reply
 
+    before = set(os.environ)
+    import torch._dynamo
+    import torch._inductor  # noqa: F401 - both at the first optimizer or deterministic algorithm, half of a short run
+
     from ..probe import install  # noqa: F401 - so that no rank has to import what it needs
     from . import elastic
 
     def reply(**message: object) -> None:
         os.write(replies, (json.dumps(message) + "\n").encode())
 
+    by_imports = {name: value for name, value in os.environ.items() if name not in before}
+    gc.collect()
+    gc.freeze()  # a collection in a rank would go through all modules, and so copy every page that it shares with us
     reply(ready=True)
     for line in iter(requests.readline, ""):
         request = json.loads(line)
@@ -40,7 +48,7 @@ def serve() -> None:
             requests.close()
             os.close(replies)
             os.environ.clear()
-            os.environ.update(env)
+            os.environ.update(by_imports | env)
             os.chdir(settings.cwd)
             elastic.launch(settings, path)
 
