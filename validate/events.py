@@ -410,12 +410,14 @@ class Tied(Event):
 class Parallelised(Event):
     """`parallelize_module(module, ...)`: tensor parallelism was applied to a module.
 
-    `root`: the mesh that was created, which `mesh` is or is a slice of. Both None where unknown.
+    `root`: the mesh that was created, which `mesh` is or is a slice of. Both None where unknown. `renewed`: of the
+    modules in it with a weight that another one has too, those that have new parameters now.
     """
 
     module: Ref
     mesh: Ref | None = None
     root: Ref | None = None
+    renewed: tuple[Ref, ...] = ()
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -575,13 +577,14 @@ class Seeded(Event):
 class SamplerBuilt(Event):
     """A `DistributedSampler`, which gives each of several replicas its part of the samples.
 
-    `everyone`: it takes each rank of the job for a replica. `shuffles`: in an order that depends on the epoch. None
-    where unknown.
+    `everyone`: it takes each rank of the job for a replica. `shuffles`: in an order that depends on the epoch.
+    `per_rank`: the order is drawn with a seed that differs from rank to rank. None where unknown.
     """
 
     sampler: Ref
     everyone: bool | None = None
     shuffles: bool | None = None
+    per_rank: bool | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -13,6 +13,8 @@ from ..runs import traces_of
 @pytest.mark.slow
 def test_weights_are_compared_as_far_as_nothing_has_set_them_since_sharding(tmp_path: Path) -> None:
     script = """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
         def call(model):
             model(torch.randn(2, 8))
             model(torch.randn(2, 8))
@@ -34,8 +36,21 @@ def test_weights_are_compared_as_far_as_nothing_has_set_them_since_sharding(tmp_
         call(model)
         model = fully_shard(Model(), mesh=dist.DeviceMesh("cpu", [rank]))
         call(model)
+        for seed in (7, rank):
+            torch.manual_seed(seed)
+            with torch.device("meta"):
+                model = shard(Model())
+            model.to_empty(device="cpu")
+            set_model_state_dict(model, Model().state_dict(), options=StateDictOptions(full_state_dict=True))
+            call(model)
+        with torch.device("meta"):
+            model = shard(Model())
+        model.to_empty(device="cpu")
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(model, {} if rank else Model().state_dict(), options=options)
+        call(model)
     """
     for trace in traces_of(tmp_path, script):
         first_and_second = [entered.alike for entered in trace.of(ForwardEntered)]
-        assert first_and_second[::2] == [True, False, None, False, None, None]
-        assert first_and_second[1::2] == [None] * 6
+        assert first_and_second[::2] == [True, False, None, False, None, None, True, False, None]
+        assert first_and_second[1::2] == [None] * 9

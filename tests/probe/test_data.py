@@ -79,10 +79,14 @@ def test_seeds_are_compared_over_the_ranks(tmp_path: Path) -> None:
         torch.manual_seed(7)
         shard(Model())  # from here on torch has something of its own around manual_seed
         torch.manual_seed(7 + rank)
+        from torch.utils.data import DistributedSampler
+        DistributedSampler(range(8), seed=7)
+        DistributedSampler(range(8), seed=7 + rank)
     """
     for trace in traces_of(tmp_path, script):
         *_, same, apart = trace.of(Seeded)
         assert (same.per_rank, apart.per_rank) == (False, True)
+        assert [sampler.per_rank for sampler in trace.of(SamplerBuilt)] == [False, True]
 
 
 ON_A_MESH = """

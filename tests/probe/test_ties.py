@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import Sharded, Tied
+from pytorch_fsdp2_dcp.validate.events import Parallelised, Sharded, Tied
 
 from ..runs import traces_of
 
@@ -38,3 +38,26 @@ def test_ties_are_seen_when_they_are_made_and_made_again(tmp_path: Path) -> None
         ("model.embed", "weight", "model.head"),
     ]
     assert [s.beside for s in trace.of(Sharded)] == [(ties[0].module,), (ties[1].module,), ()]
+
+
+@pytest.mark.slow
+def test_a_plan_that_splits_both_ends_of_a_tie_renews_them(tmp_path: Path) -> None:
+    script = """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed = nn.Embedding(4, 8)
+                self.inner = nn.Linear(8, 8)
+                self.head = nn.Linear(8, 4, bias=False)
+                self.head.weight = self.embed.weight
+
+        mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+        model = Tied()
+        parallelize_module(model, mesh, {"inner": ColwiseParallel()})
+        parallelize_module(model, mesh, {"head": ColwiseParallel()})
+    """
+    trace = traces_of(tmp_path, script, nproc=1)[0]
+    assert [[m.name for m in p.renewed] for p in trace.of(Parallelised)] == [[], ["model.head"]]

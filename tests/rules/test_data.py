@@ -118,6 +118,23 @@ def test_a_sampler_that_may_be_right(steps: tuple[Step, ...]) -> None:
     assert found(*steps) == []
 
 
+def seeds_apart(**fields: object) -> Step:
+    return does(SamplerBuilt, **{"sampler": SAMPLER, "everyone": True, "shuffles": True, "per_rank": True, **fields})
+
+
+def test_a_sampler_that_each_rank_seeds_with_its_own_number() -> None:
+    assert found(seeds_apart()) == [("FS507", 1)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"everyone": None}, {"everyone": False}, {"shuffles": False}, {"shuffles": None}, {"per_rank": None}],
+    ids=str,
+)
+def test_a_sampler_whose_ranks_draw_one_order_or_may(fields: dict[str, object]) -> None:
+    assert found(seeds_apart(**fields)) == []
+
+
 LOADED = does(LoaderBuilt, loader=LOADER, sampler=SAMPLER, shuffles=False)
 AGAIN = (BatchesDrawn, {"loader": LOADER, "when": Circumstances(loop=True)})
 

@@ -18,6 +18,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Sharded,
     StateApplied,
     Unset,
+    Via,
 )
 from pytorch_fsdp2_dcp.validate.rules import judge
 
@@ -104,6 +105,8 @@ def test_of_a_run_it_is_seen_and_counts_where_it_was_not_meant() -> None:
     assert unlike(made, REAL, hybrid, UNLIKE, origin="probe") == [2]
     assert unlike(made, hybrid, UNLIKE, origin="probe") == [2]
     assert unlike(flat, REAL, hybrid, UNLIKE, origin="probe") == []
+    given = does(StateApplied, to=(MODEL,), via=Via.HELPER, full=True)
+    assert unlike(SHARDED, given, UNLIKE, origin="probe") == [2]
     assert unlike(REAL, does(Seeded), SHARDED, UNLIKE, origin="probe") == []
     assert unlike(REAL, SHARDED, UNLIKE, origin="probe") == []
 

@@ -9,6 +9,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     ForwardEntered,
     Materialised,
     OptimizerBuilt,
+    Parallelised,
     Ref,
     Sharded,
     StateApplied,
@@ -32,6 +33,10 @@ def assigns(**fields: object) -> Step:
     return does(StateApplied, to=(MODEL,), **{"via": Via.METHOD, "assign": True, **fields})
 
 
+def split(*renewed: Ref) -> Step:
+    return does(Parallelised, module=MODEL, renewed=renewed)
+
+
 def found(*steps: Step) -> list[tuple[str, int]]:
     rules = ("FS305", "FS306")
     return [(f.code, f.at.line) for f in judge([trace(*steps, holders=TIES)]) if f.code in rules]
@@ -41,6 +46,8 @@ def test_a_tie_is_lost_where_each_module_gets_parameters_of_its_own() -> None:
     assert found(TIED, EMPTIED, ROOT, CALL) == [("FS305", 2)]
     assert found(TIED, EMPTIED, BUILT) == [("FS305", 2)]
     assert found(TIED, assigns(), ROOT, CALL) == [("FS305", 2)]
+    assert found(TIED, split(HEAD, EMBED), ROOT, CALL) == [("FS305", 2)]
+    assert found(TIED, split(EMBED), ROOT, CALL) == [("FS305", 2)]
     (finding,) = judge([trace(TIED, EMPTIED, CALL, holders=TIES)])
     assert "`model.head.weight`" in finding.message
     assert "`model.embed`" in finding.message
@@ -66,6 +73,9 @@ def test_a_tie_is_lost_where_each_module_gets_parameters_of_its_own() -> None:
         (TIED, assigns(assign=False), CALL),
         (TIED, assigns(via=Via.HELPER), CALL),
         (does(Tied, module=MODEL), EMPTIED, CALL),
+        (TIED, split(), ROOT, CALL),
+        (TIED, split(OTHER), ROOT, CALL),
+        (TIED, split(HEAD, EMBED), TIED, ROOT, CALL),
         (
             does(Tied, module=HEAD, name="weight", to=EMBED, branch=Choice(1, True)),
             does(Materialised, module=MODEL, branch=Choice(1, False)),

@@ -168,7 +168,7 @@ _A = (
     Item(
         "Give each data-parallel rank its own part of each batch",
         _data,
-        ("FS501", "FS502", "FS503", "FS504"),
+        ("FS501", "FS502", "FS503", "FS504", "FS507"),
     ),
     Item(
         "`clip_grad_norm_` over all parameters on all ranks; `.full_tensor()` before logging the norm",

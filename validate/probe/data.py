@@ -63,13 +63,15 @@ def install(observer: Observer, passes: Passes) -> None:
         yield
         sampler = call.args[0]
         frame = program_frame(building=sampler)
-        observer.emit(
+        order = observer.emit(
             SamplerBuilt,
             frame,
             sampler=observer.ref(sampler, frame, type(sampler).__name__),
             everyone=sampler.num_replicas == dist.get_world_size() if dist.is_initialized() else None,
             shuffles=bool(sampler.shuffle),
         )
+        if isinstance(sampler.seed, int):
+            observer.recorder.write({"note": "seed", "order": order, "seed": sampler.seed})
 
     def loader_built(call: Call) -> Handler:
         yield

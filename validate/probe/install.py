@@ -26,7 +26,7 @@ def install(settings: Settings, rank: int) -> Observer:
     data.install(observer, passes)
     sharding.install(observer, modules, forwards)
     loop.install(observer, modules, forwards, meter, reader, reduced, passes)
-    states.install(observer, modules, taken)
+    states.install(observer, modules, taken, forwards.beginnings)
     checkpoints.install(observer, reader, futures, passes)
     if settings.probe.fault is not None:
         phases.install_in_rank(observer.faults, settings, rank)

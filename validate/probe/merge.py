@@ -24,6 +24,7 @@ from ..events import (
     Loaded,
     Location,
     Narrowed,
+    SamplerBuilt,
     Saved,
     Seeded,
     Stepped,
@@ -400,8 +401,8 @@ def _mark_beginnings(records: list[_Record], events: list[list[Event]]) -> None:
 
 
 def _mark_seeds(records: list[_Record], events: list[list[Event]]) -> None:
-    """Mark what the ranks are seeded with as the same or not, as long as they seed at the same places."""
-    seeded = [[e for e in own if isinstance(e, Seeded)] for own in events]
+    """Mark the seeds of generators and samplers as the same or not, as long as ranks seed at the same places."""
+    seeded = [[e for e in own if isinstance(e, (Seeded, SamplerBuilt))] for own in events]
     if len(seeded) < 2:
         return
     for one in zip(*seeded, strict=False):

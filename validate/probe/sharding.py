@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import inspect
@@ -132,16 +133,19 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
         )
 
     def parallelised(call: Call) -> Handler:
-        if isinstance(call["module"], nn.Module):
-            mesh = call["device_mesh"]
+        module, mesh = call["module"], call["device_mesh"]
+        shared = _shared(module) if isinstance(module, nn.Module) else []
+        yield
+        if isinstance(module, nn.Module):
+            renewed = [owner for owner, name, before in shared if owner._parameters.get(name) is not before]
             observer.emit(
                 Parallelised,
                 call.frame,
-                module=modules.ref(call["module"], call.frame),
+                module=modules.ref(module, call.frame),
                 mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
                 root=root(mesh, call),
+                renewed=tuple(modules.ref(owner, call.frame) for owner in renewed),
             )
-        yield
 
     def materialised(call: Call) -> Handler:
         observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
@@ -230,6 +234,13 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
 def _is_container(module: nn.Module) -> bool:
     """Whether `fully_shard` refuses it, as a list or dictionary of modules that has no `forward`."""
     return isinstance(module, (nn.ModuleList, nn.ModuleDict)) and type(module).forward is nn.Module.forward
+
+
+def _shared(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    """The parameters in a module that two modules have, with each of these and its name for it."""
+    owned = [(m, name, p) for m in module.modules() for name, p in m._parameters.items() if p is not None]
+    holders = collections.Counter(id(p) for _, _, p in owned)
+    return [one for one in owned if holders[id(one[2])] > 1]
 
 
 def _precision(policy: Any) -> Precision | None:

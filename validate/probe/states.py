@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..events import Form, Kind, Ref, StateApplied, StateTaken, Via
 from ..wrappers import plain_name
+from .beginnings import Beginnings
 from .identity import Dictionaries
 from .modules import Modules
 from .observer import Call, Handler, Observer
@@ -40,7 +41,7 @@ def scheduler_classes() -> list[type[LRScheduler]]:
     return [c for c in vars(lr_scheduler).values() if isinstance(c, type) and issubclass(c, LRScheduler)]
 
 
-def install(observer: Observer, modules: Modules, taken: Taken) -> None:
+def install(observer: Observer, modules: Modules, taken: Taken, beginnings: Beginnings) -> None:
     """Hook what this module is about."""
 
     def ref(value: object, call: Call) -> Ref:
@@ -93,10 +94,18 @@ def install(observer: Observer, modules: Modules, taken: Taken) -> None:
             orders.append(order)
             if full:
                 observer.entered(order)
+        apart = full and not getattr(options, "broadcast_from_rank0", False)
+        whole = [
+            (value, beginnings.brought(state))
+            for value, state in zip(objects, states, strict=True)
+            if apart and isinstance(value, nn.Module) and isinstance(state, Mapping)
+        ]
         yield
         if full:
             for order in orders:
                 observer.returned(order)
+            for model, brought in whole:
+                beginnings.given(model, brought)
 
     def model_taken(call: Call) -> Handler:
         return taking(call, [(call["model"], Kind.MODEL)], Via.HELPER)

@@ -23,6 +23,7 @@ from .data import (
     EpochNeverSet,
     SameDataOnEveryRank,
     SameDropoutOnEveryRank,
+    SamplerSeedsDiffer,
     SamplerUsesGlobalRank,
     UnequalBatchesPerRank,
 )
@@ -151,6 +152,7 @@ RULES: tuple[Rule, ...] = (
     UnequalBatchesPerRank(),
     SameDropoutOnEveryRank(),
     BuffersDifferAcrossRanks(),
+    SamplerSeedsDiffer(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
     LocalShardsSaved(),

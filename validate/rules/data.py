@@ -116,6 +116,25 @@ class SamplerUsesGlobalRank(Rule):
             yield self.finding(built, message, (mesh, "the mesh"))
 
 
+class SamplerSeedsDiffer(Rule):
+    """A `DistributedSampler` gives a rank its part of one order, which all ranks draw for themselves, by one seed."""
+
+    code = "FS507"
+    name = "sampler-seeds-differ"
+    severity = Severity.ERROR
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for built in trace.of(SamplerBuilt):
+            if built.per_rank is not True or built.shuffles is not True or built.everyone is not True:
+                continue  # without one order of all replicas, or among others that may each have an order of their own
+            message = (
+                f"the seed of `{built.sampler.name}` differs from rank to rank, so each rank takes its part of another "
+                "order: in an epoch some samples are read by several ranks and others by none. Give all ranks one seed."
+            )
+            yield self.finding(built, message)
+
+
 class EpochNeverSet(Rule):
     """A `DistributedSampler` shuffles by its seed and the epoch that it was told: the same order until it is told."""
 

@@ -136,6 +136,15 @@ class RanksStartDifferent(Rule):
                 )
                 yield self.finding(loads[0], message, (sharded[0], "sharded here"))
                 continue
+            given = next((a for a in reversed(loads) if a.collective and a.broadcast is False), None)
+            if given is not None and trace.origin == PROBE:
+                message = (
+                    f"the ranks give `{model.name}` different weights, and each keeps its rows of its own: it is "
+                    "pieced together from several. Give all ranks the same, or set broadcast_from_rank0=True in the "
+                    "options and let rank 0 bring them."
+                )
+                yield self.finding(given, message, (sharded[0], "sharded here"))
+                continue
             message = (
                 f"the ranks begin with different weights in `{model.name}`, and fully_shard broadcasts nothing: each "
                 "keeps its rows of its own, and replicas of a hybrid mesh stay different for good. Seed all ranks "

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Event, ForwardEntered, Materialised, OptimizerBuilt, Ref, Sharded, StateApplied, Tied, Via
+from ..events import (
+    Event,
+    ForwardEntered,
+    Materialised,
+    OptimizerBuilt,
+    Parallelised,
+    Ref,
+    Sharded,
+    StateApplied,
+    Tied,
+    Via,
+)
 from ..findings import Finding, Severity
 from ..trace import Trace, implied, together
 from .base import Rule
+
+_PARTING: dict[type[Event], tuple[str, str]] = {  # what may make two parameters of one, and where to tie them again
+    Materialised: (
+        "to_empty gives each module memory of its own",
+        "after to_empty, or call to_empty after sharding; one FSDP group keeps a tie",
+    ),
+    StateApplied: (
+        "load_state_dict with assign=True gives each module a parameter of its own",
+        "after it; one FSDP group keeps a tie",
+    ),
+    Parallelised: ("parallelize_module gives each module of the plan parameters of its own", "after it"),
+}
 
 
 class TieLost(Rule):
@@ -27,20 +50,16 @@ class TieLost(Rule):
                 if other is None or not all(_any_holds(trace, models, m) for m in (tied.module, other)):
                     continue
                 parting = next(
-                    (e for e in trace.between(tied, used, Materialised, StateApplied) if self._parts(trace, e, tied)),
+                    (e for e in trace.between(tied, used, *_PARTING) if self._parts(trace, e, tied)),
                     None,
                 )
                 if parting is None or self._may_be_mended(trace, parting, tied):
                     continue
-                cause, advice = (
-                    ("to_empty gives each module memory of its own", "after to_empty, or call to_empty after sharding")
-                    if isinstance(parting, Materialised)
-                    else ("load_state_dict with assign=True gives each module a parameter of its own", "after it")
-                )
+                cause, advice = _PARTING[type(parting)]
                 message = (
                     f"`{tied.module.name}.{tied.name}` was one parameter with that of `{other.name}`, and {cause}: "
                     "from here on they are two, each trained with its part of the gradient. Tie them again "
-                    f"{advice}; one FSDP group keeps a tie."
+                    f"{advice}."
                 )
                 yield self.finding(parting, message, (tied, "tied here"))
 
@@ -52,6 +71,8 @@ class TieLost(Rule):
         elif isinstance(event, StateApplied) and event.via is Via.METHOD and event.assign is True:
             of = event.to
         pair = [m for m in (tied.module, tied.to) if m is not None]
+        if isinstance(event, Parallelised):
+            return any(m in event.renewed for m in pair)
         if not all(_any_holds(trace, of, m) for m in pair):
             return False
         return not any(trace.within(m, s.module) for s in trace.before(event, Sharded) for m in pair)

@@ -50,8 +50,14 @@ def _sampler(call: Call) -> Value:
         sampler=walk.ref(sampler),
         everyone=True if rank_is_global and size_is_global and not call.open else None,
         shuffles=_said(call, call.get(3, "shuffle"), True),
+        per_rank=_differs(walk, call.get(4, "seed")) or None,
     )
     return sampler
+
+
+def _differs(walk: Walk, seed: Value | None) -> bool:
+    """Whether a seed is another number on each rank."""
+    return seed is not None and (of_rank(seed) or walk.about(seed) == "clock")
 
 
 def _is_global(walk: Walk, value: Value | None, getter: str, variable: str) -> bool:

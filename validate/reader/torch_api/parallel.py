@@ -17,6 +17,9 @@ _STYLES = "torch.distributed.tensor.parallel."
 _OF_INPUTS = {  # they prepare what goes through a module, and leave its parameters
     External(_STYLES + name) for name in ("PrepareModuleInput", "PrepareModuleOutput", "PrepareModuleInputOutput")
 }
+_OF_PARAMETERS = {  # each module that they are for gets new ones, DTensors
+    External(_STYLES + name) for name in ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
+}
 _BY_HAND = (0, "%distributes")  # the cell that tells of parameters which the program distributes itself
 
 
@@ -28,28 +31,38 @@ def _parallelize(call: Call) -> Value:
     known = walk.ref(mesh) if isinstance(mesh, Obj) and walk.what(mesh) is What.MESH else None
     for module in as_modules(walk, given):
         walk.establish(module, "parallelised")
-        walk.emit(Parallelised, call.node, module=walk.ref(module), mesh=known, root=root_of(walk, mesh))
         styles = None if call.open else _styles(walk, plan)
+        renewed = list[Obj]()
         if styles is None:
             walk.establish(module, "parallel somehow")
-            continue
         for name, owner in owning(walk, module):
-            if any(_matches(name, pattern) for pattern in styles):
+            by = [style for pattern, style in styles or () if _matches(name, pattern)]
+            if by:
                 walk.establish(owner, "parallel")
+            if walk.fact(owner, "tied") and any(style.cls in _OF_PARAMETERS for style in by):
+                renewed.append(owner)
+        walk.emit(
+            Parallelised,
+            call.node,
+            module=walk.ref(module),
+            mesh=known,
+            root=root_of(walk, mesh),
+            renewed=tuple(map(walk.ref, renewed)),
+        )
     return given if given is not None else walk.unknown()
 
 
-def _styles(walk: Walk, plan: Value | None) -> list[str] | None:
-    """The names of the modules whose parameters a plan distributes; None where they are not all known."""
+def _styles(walk: Walk, plan: Value | None) -> list[tuple[str, Obj]] | None:
+    """The names of the modules whose parameters a plan distributes, and how; None where they are not all known."""
     content = walk.items(plan) if isinstance(plan, Obj) and plan.what is What.DICT else None
     if content is None or not content.exact:
         return None
-    found: list[str] = []
+    found: list[tuple[str, Obj]] = []
     for key, style in content.items:
         if not isinstance(key, Const) or not isinstance(style, Obj):
             return None
         if style.cls not in _OF_INPUTS:
-            found.append(str(key.value))
+            found.append((str(key.value), style))
     return found
 
 
