@@ -13,6 +13,8 @@ from pytorch_fsdp2_dcp.validate.events import (
     GradientSyncSet,
     Location,
     MeshCreated,
+    OptimizerBuilt,
+    Origin,
     Ref,
     Sharded,
     Stepped,
@@ -83,3 +85,42 @@ def test_replicas_may_be_reduced_over_once(more: Step) -> None:
 def test_only_replicas_are_reduced_over(fields: dict[str, object]) -> None:
     sharded = does(Sharded, **{"module": MODEL, "mesh_dims": ("dp_replicate", "dp_shard"), "manages": True, **fields})
     assert "FS413" not in codes(sharded, *MICRO, *MICRO, STEPPED)
+
+
+BUILT = does(OptimizerBuilt, optimizer=OPTIMIZER, cls="AdamW", modules=(MODEL,))
+WASTED = (*MICRO, CLEARED, *MICRO, STEPPED)
+KEPT = (*MICRO, *MICRO, STEPPED, CLEARED)
+
+
+def wasted(*steps: Step, origin: Origin = "reader") -> list[int]:
+    return [line for code, line in found(*steps, origin=origin) if code == "FS415"]
+
+
+def test_gradients_are_cleared_before_they_are_stepped_by() -> None:
+    assert wasted(BUILT, *WASTED) == [4]
+    assert wasted(BUILT, *WASTED, *WASTED, origin="probe") == [4]
+    assert wasted(BUILT, *KEPT, *WASTED, *WASTED, origin="probe") == [10]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (BUILT, *KEPT),
+        (BUILT, *MICRO, STEPPED, CLEARED, *MICRO, STEPPED),
+        (BUILT, *MICRO, CLEARED, *MICRO, *MICRO, STEPPED),
+        (BUILT, *MICRO, CLEARED, forward(201), backward(202), STEPPED),
+        (BUILT, *MICRO, CLEARED, forward(sharded=False), backward(), STEPPED),
+        (BUILT, *MICRO, does(GradientsCleared, of=OPTIMIZER, branch=Choice(1, True)), *MICRO, STEPPED),
+        (BUILT, *MICRO, CLEARED, *MICRO),
+        (BUILT, does(OptimizerBuilt, optimizer=OTHER, cls="Adam"), *WASTED),
+        (does(OptimizerBuilt, optimizer=OPTIMIZER, cls="SAM"), *WASTED),
+        WASTED,
+    ],
+)
+def test_gradients_are_not_known_to_be_thrown_away(steps: tuple[Step, ...]) -> None:
+    assert wasted(*steps) == []
+
+
+@pytest.mark.parametrize("steps", [WASTED, (*KEPT, *WASTED, *KEPT), (*WASTED, *KEPT, *WASTED)])
+def test_of_a_run_gradients_of_some_steps_may_be_dropped(steps: tuple[Step, ...]) -> None:
+    assert wasted(BUILT, *steps, origin="probe") == []

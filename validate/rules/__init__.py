@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ..events import Location
 from ..findings import Finding
 from ..trace import Trace
-from .accumulation import AccumulationNotDivided, AllReduceEachMicroBatch
+from .accumulation import AccumulationNotDivided, AllReduceEachMicroBatch, GradientsClearedBeforeStep
 from .applying import AssignedOverShards, FullStateWithoutBroadcast, LenientLoadUnchecked
 from .asynchronous import (
     AsyncSaveNotAwaited,
@@ -146,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     ReductionInLowPrecision(),
     AllReduceEachMicroBatch(),
     UpdatesNothing(),
+    GradientsClearedBeforeStep(),
     SameDataOnEveryRank(),
     SamplerUsesGlobalRank(),
     EpochNeverSet(),

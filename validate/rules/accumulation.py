@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -12,13 +13,16 @@ from ..events import (
     GradientsCleared,
     GradientSyncSet,
     MeshCreated,
+    OptimizerBuilt,
     Sharded,
     Stepped,
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import Rule
+from .base import PROBE, Rule
 
+# Optimizers that take one gradient a step, and nothing from the program between two.
+_BY_GRADIENTS_ALONE = ("Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "SGD")
 _REPLICATE = re.compile(r"repl|ddp|inter|outer|node", re.IGNORECASE)
 
 
@@ -90,3 +94,49 @@ class AllReduceEachMicroBatch(Rule):
     def _replicates(self, sharded: Sharded) -> bool:
         dims = sharded.mesh_dims or ()
         return len(dims) == 2 and _REPLICATE.search(dims[0]) is not None
+
+
+class GradientsClearedBeforeStep(Rule):
+    """Clearing gradients within the loop over micro-batches throws away what all but the last of them gave."""
+
+    code = "FS415"
+    name = "gradients-cleared-before-step"
+    severity = Severity.WARN
+    clause = 6
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        built = list(trace.of(OptimizerBuilt))
+        if len(built) != 1 or built[0].cls not in _BY_GRADIENTS_ALONE:
+            return  # another optimizer's step may use what this one's clears
+        wasted = [(stepped, self._wasted(trace, before, stepped)) for before, stepped in _steps(trace)]
+        if trace.origin == PROBE and (len(wasted) < 2 or not all(cleared for _, cleared in wasted[1:])):
+            return  # now and then a batch may be dropped
+        for stepped, cleared in wasted:
+            if cleared is not None:
+                message = (
+                    "gradients are cleared between two micro-batches of one step: what the earlier ones gave is thrown "
+                    "away, and only the last one counts. Clear them once a step, after optimizer.step()."
+                )
+                yield self.finding(cleared, message, (stepped, "the step"))
+                return
+
+    def _wasted(self, trace: Trace, before: Stepped | None, stepped: Stepped) -> GradientsCleared | None:
+        """What clears the gradients of each micro-batch of a step but the last; None if something does not."""
+        backwards = [b for b in trace.before(stepped, Backward) if before is None or b.order > before.order]
+        found: GradientsCleared | None = None
+        for first, second in itertools.pairwise(backwards):
+            taken = {*first.when.path, *second.when.path}
+            called = any(f.sharded for f in trace.between(first, second, ForwardEntered))
+            cleared = (c for c in trace.between(first, second, GradientsCleared) if taken.issuperset(c.when.path))
+            found = next(cleared, None)
+            if found is None or not called or first.at != second.at:
+                return None
+        return found
+
+
+def _steps(trace: Trace) -> Iterator[tuple[Stepped | None, Stepped]]:
+    """Each step, and the one before it."""
+    before: Stepped | None = None
+    for stepped in trace.of(Stepped):
+        yield before, stepped
+        before = stepped
