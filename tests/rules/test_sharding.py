@@ -133,6 +133,7 @@ def test_a_hybrid_mesh_that_no_call_gets() -> None:
     created = does(MeshCreated, mesh=mesh, dims=dims, shape=(2, 4))
     alone = does(Sharded, module=MODEL, everyone=True)
     assert found(created, alone) == [("FS208", 2)]
+    assert found(created, does(Escaped, of=mesh), alone) == []
     assert found(created, does(Sharded, module=MODEL, mesh=mesh, mesh_dims=dims)) == []
     assert found(created, does(Sharded, module=BLOCKS, mesh=mesh), alone) == []
     for shape, names in (((1, 4), dims), ((None, None), dims), ((2, 4), ("dp_replicate", "tp")), ((4,), ("dp_shard",))):

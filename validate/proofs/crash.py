@@ -63,7 +63,7 @@ CUTS = (
     Cut("kill all", "call", "a truncated checkpoint"),
     Cut("kill one", "call", "a checkpoint that lacks a file"),
     Cut("kill all", "staging"),
-    Cut("kill one", "writing", always=True),
+    Cut("kill one", "writing", "a truncated checkpoint", always=True),
     Cut("kill all", "writing"),
     Cut("kill writer", "writing"),
     Cut("kill one", "written"),
@@ -196,8 +196,8 @@ class Examination:
         if cut.damage and self._plant(cut.damage):
             seen["damage"] = cut.damage
             chain.situation += f", and {cut.damage} where the next save goes"
-        elif cut.damage:
-            self.not_seen.append(f"{cut.damage} where the next save goes")
+        elif cut.damage and (note := f"{cut.damage} where the next save goes") not in self.not_seen:
+            self.not_seen.append(note)
         chain.situation += ", it is started again"
         seen |= {"whole_checkpoint_at_step": chain.whole, "allowed": reached - chain.enough}
         chain.cuts.append(seen)
@@ -223,7 +223,8 @@ class Examination:
         if fault is not None and fault.harm == "signal" and Places(ran.run.records.parent).struck.exists():
             situation += f", and is sent {signal.Signals(fault.signum).name} after its first step"
             first = ran.run.ends[0]  # to which the signal came first
-            if (first.error or "").startswith(FAILED) or (first.code == 0 and ran.broken):
+            failed = (first.error or "").startswith(FAILED) or first.code == -signal.SIGABRT  # from C++, by gloo
+            if ran.broken and (failed or first.code == 0):
                 raise Broken(f"{situation}: {ran.broken}", ran.hang)
         if ran.run.hung:
             raise Broken(f"{situation}: {ran.broken}", ran.hang)

@@ -177,7 +177,8 @@ class HybridMeshOrder(Rule):
         for created in trace.of(MeshCreated):
             sizes = zip(created.dims or (), created.shape or (), strict=False)
             copies = next(((name, n) for name, n in sizes if _replicates(name) and n is not None and n > 1), None)
-            if copies is not None and any(_shards(name) for name in created.dims or ()):
+            passed_on = created.mesh is None or trace.escaped(created.mesh)
+            if copies is not None and not passed_on and any(_shards(name) for name in created.dims or ()):
                 message = (
                     f"a mesh is made with {copies[1]} copies along `{copies[0]}`, and no fully_shard gets it: "
                     f"`{calls[-1].module.name}` is cut over all ranks, and gathered across what should hold copies. "

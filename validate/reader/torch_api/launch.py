@@ -110,11 +110,9 @@ def _set_device(call: Call) -> Value:
 
 
 @anything("set_device", "set_device_index")
-def _device_module_set(call: Call, receiver: Value) -> Value | None:
-    if isinstance(receiver, Obj) and receiver.what is What.OPAQUE:
-        call.walk.emit(DeviceSet, call.node)
-        return NONE
-    return None
+def _device_module_set(call: Call, receiver: Value) -> Value:  # noqa: ARG001 - by a name that says what it does
+    call.walk.emit(DeviceSet, call.node)
+    return NONE
 
 
 @api("torch.device")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -27,29 +28,41 @@ def may_be_path(value: Value) -> bool:
     return isinstance(value, Sym) or (isinstance(value, Obj) and value.what is What.OPAQUE)
 
 
-def listed(walk: Walk, value: object, depth: int = 0) -> bool:
+def listed(walk: Walk, value: Value | None) -> bool:
     """Whether a value was made of the entries of a folder."""
-    if not walk.lists_folders or depth > _DEPTH_LIMIT or not isinstance(value, Value):
+    if not walk.lists_folders or value is None:
         return False
-    for _, v in members(value):
-        inner: tuple[object, ...] = ()
-        if isinstance(v, Sym):
-            inner = walk.parts_of(v.key)
-        elif isinstance(v, Tuple):
-            inner = v.items
-        elif isinstance(v, Obj):
-            if walk.fact(v, "listed"):
-                return True
-            content = walk.content(v)
-            if isinstance(content, Elements):
-                inner = content.items
-            elif isinstance(content, Items):
-                inner = tuple(part for pair in content.items for part in pair)
-            elif v.parent is not None:
-                inner = (v.parent[0],)
-        if any(listed(walk, part, depth + 1) for part in inner):
-            return True
+    todo: list[object] = [value]
+    seen = set[int]()  # values are made of each other in many ways: each is looked at once, by the shortest of them
+    for _ in range(_DEPTH_LIMIT + 1):
+        made_of: list[object] = []
+        for outer in todo:
+            for _, v in members(outer) if isinstance(outer, Value) else ():
+                identity = v.key if isinstance(v, Sym) else v.id if isinstance(v, Obj) else id(v)
+                if identity in seen:
+                    continue
+                seen.add(identity)
+                if isinstance(v, Obj) and walk.fact(v, "listed"):
+                    return True
+                made_of += _inside(walk, v)
+        todo = made_of
     return False
+
+
+def _inside(walk: Walk, value: Value) -> Iterable[object]:
+    """What a value was made of, or holds."""
+    if isinstance(value, Sym):
+        return walk.parts_of(value.key)
+    if isinstance(value, Tuple):
+        return value.items
+    if not isinstance(value, Obj):
+        return ()
+    content = walk.content(value)
+    if isinstance(content, Elements):
+        return content.items
+    if isinstance(content, Items):
+        return itertools.chain.from_iterable(content.items)
+    return (value.parent[0],) if value.parent is not None else ()
 
 
 def root(walk: Walk, value: Value | None, depth: int = 0) -> str | None:
