@@ -139,7 +139,8 @@ class Entry:
       gathered or offloaded copy); None where unknown. Says nothing of Python values in it, which are never aliased.
     * `per_rank`: the value differs from rank to rank while the key does not, so that DCP keeps one rank's; None where
       unknown.
-    * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader).
+    * `by_rank`: the key names the rank, so that each rank asks for one of its own (reader); `by_local_rank`: and only
+      by its number within its machine.
     * `prefix`: what a wrapper has put into the names of the tensors (`_orig_mod.`); None where none has, where that is
       unknown, and (reader) where the program knows of it.
     * `apart`: names of buffers of a model whose values differ from rank to rank, so that a save keeps one rank's
@@ -157,6 +158,7 @@ class Entry:
     aliased: bool | None = None
     per_rank: bool | None = None
     by_rank: bool = False
+    by_local_rank: bool = False
     prefix: str | None = None
     apart: tuple[str, ...] = ()
     narrowed: Narrowed | None = None
@@ -578,13 +580,15 @@ class SamplerBuilt(Event):
     """A `DistributedSampler`, which gives each of several replicas its part of the samples.
 
     `everyone`: it takes each rank of the job for a replica. `shuffles`: in an order that depends on the epoch.
-    `per_rank`: the order is drawn with a seed that differs from rank to rank. None where unknown.
+    `per_rank`: the order is drawn with a seed that differs from rank to rank. None where unknown. `by_local_rank`
+    (reader): the replica is the number of the rank within its machine.
     """
 
     sampler: Ref
     everyone: bool | None = None
     shuffles: bool | None = None
     per_rank: bool | None = None
+    by_local_rank: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -637,7 +641,12 @@ class EpochSet(Event):
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DividedByRank(Event):
-    """Something is divided among the ranks by hand: a slice, an index, a remainder, a library's function (reader)."""
+    """Something is divided among the ranks by hand: a slice, an index, a remainder, a library's function (reader).
+
+    `by_local_rank`: a tensor is cut into parts, of which this rank takes the one of its number within its machine.
+    """
+
+    by_local_rank: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -69,6 +69,14 @@ def test_a_value_that_differs_needs_a_key_that_does(per_rank: bool | None) -> No
     assert found(does(Saved, entries=entries, alone=True)) == []
 
 
+def test_ranks_of_several_machines_share_a_key_with_the_local_rank() -> None:
+    entries = (Entry(key="*", kind=Kind.RNG, by_rank=True, by_local_rank=True),)
+    assert found(does(Saved, entries=entries)) == [("FS615", 1)]
+    assert found(does(AsyncSaved, future=FUTURE, entries=entries), does(Awaited, future=FUTURE)) == [("FS615", 1)]
+    assert found(does(Saved, entries=entries, alone=True)) == []
+    assert found(does(Saved, entries=(Entry(key="*", kind=Kind.RNG, by_rank=True),))) == []
+
+
 def test_a_dictionary_that_was_not_seen_into_is_not_judged() -> None:
     assert found(does(Saved), does(TorchSaved), does(Loaded)) == []
 

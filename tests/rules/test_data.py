@@ -198,3 +198,14 @@ def test_each_round_is_one_of_all_ranks(origin: Origin, told: list[tuple[str, in
 def test_rounds_without_a_sharded_model_may_differ() -> None:
     assert found(does(ForwardEntered, module=MODEL), does(RoundsDiffer, since=1)) == []
     assert found(CALLED, does(Backward), does(RoundsDiffer, since=2)) == []
+
+
+BY_LOCAL_RANK = does(SamplerBuilt, sampler=SAMPLER, by_local_rank=True)
+CUT_BY_LOCAL_RANK = does(DividedByRank, by_local_rank=True)
+
+
+def test_data_that_goes_by_the_rank_within_a_machine() -> None:
+    assert found(BY_LOCAL_RANK) == [("FS508", 1)]
+    assert found(SHARDED, CUT_BY_LOCAL_RANK) == [("FS508", 2)]
+    assert found(CUT_BY_LOCAL_RANK) == []
+    assert found(SHARDED, does(DividedByRank), does(SamplerBuilt, sampler=SAMPLER)) == []

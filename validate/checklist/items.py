@@ -168,7 +168,7 @@ _A = (
     Item(
         "Give each data-parallel rank its own part of each batch",
         _data,
-        ("FS501", "FS502", "FS503", "FS504", "FS507"),
+        ("FS501", "FS502", "FS503", "FS504", "FS507", "FS508"),
     ),
     Item(
         "`clip_grad_norm_` over all parameters on all ranks; `.full_tensor()` before logging the norm",
@@ -286,7 +286,7 @@ _B = (
         "State that differs by rank (RNG, data loader) under a key that names the rank: DCP keeps one value a "
         "key (FS604)",
         _per_rank,
-        ("FS604", "FS710"),
+        ("FS604", "FS615", "FS710"),
     ),
     Item(
         '`dcp.save({"train": state}, checkpoint_id=f"{folder}/step-{step}")` on **all** ranks, a new '

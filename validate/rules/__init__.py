@@ -20,6 +20,7 @@ from .asynchronous import (
 )
 from .base import Rule
 from .data import (
+    DataDividedByLocalRank,
     EpochNeverSet,
     SameDataOnEveryRank,
     SameDropoutOnEveryRank,
@@ -81,6 +82,7 @@ from .running import BuffersDifferAcrossRanks, PrecisionLostOnLoad, RanksDiverge
 from .saving import (
     FullStateThroughDcp,
     GroupMissesRanks,
+    KeyedByLocalRank,
     LocalShardsSaved,
     PerRankStateUnderOneKey,
     StateTakenBetweenBackwardAndStep,
@@ -154,6 +156,7 @@ RULES: tuple[Rule, ...] = (
     SameDropoutOnEveryRank(),
     BuffersDifferAcrossRanks(),
     SamplerSeedsDiffer(),
+    DataDividedByLocalRank(),
     TorchSaveOfShards(),
     FullStateThroughDcp(),
     LocalShardsSaved(),
@@ -168,6 +171,7 @@ RULES: tuple[Rule, ...] = (
     StateTakenBetweenBackwardAndStep(),
     WrapperPrefixInKeys(),
     OptimizerStateByIndex(),
+    KeyedByLocalRank(),
     OptimizerLoadedLazily(),
     LoadedButNotApplied(),
     LoadedValueNotReadBack(),

@@ -135,6 +135,28 @@ class SamplerSeedsDiffer(Rule):
             yield self.finding(built, message)
 
 
+class DataDividedByLocalRank(Rule):
+    """LOCAL_RANK counts the ranks of one machine: the first ranks of all machines have the same one."""
+
+    code = "FS508"
+    name = "data-divided-by-local-rank"
+    severity = Severity.WARN
+    clause = 6
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        shards = any(trace.of(Sharded))
+        samplers = [built for built in trace.of(SamplerBuilt) if built.by_local_rank]
+        divided = [one for one in trace.of(DividedByRank) if one.by_local_rank and shards]
+        for one in (*samplers, *divided):
+            message = (
+                "what each rank gets here goes by its number within its machine (LOCAL_RANK): on several machines, "
+                "as many ranks as there are machines train on the same samples. Divide by the rank in the job "
+                "(dist.get_rank()), or in the data-parallel dim of the mesh."
+            )
+            yield self.finding(one, message)
+
+
 class EpochNeverSet(Rule):
     """A `DistributedSampler` shuffles by its seed and the epoch that it was told: the same order until it is told."""
 

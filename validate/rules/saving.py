@@ -19,7 +19,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import Rule, eager, quoted, stepped
+from .base import READER, Rule, eager, quoted, stepped
 
 
 class TorchSaveOfShards(Rule):
@@ -101,6 +101,27 @@ class PerRankStateUnderOneKey(Rule):
             message = (
                 f"{quoted(lost)} differs from rank to rank but has the same key on all of them, so DCP keeps one "
                 "rank's value and every rank loads that. Put the rank into the key, as in `rng_{rank}`."
+            )
+            yield self.finding(saved, message)
+
+
+class KeyedByLocalRank(Rule):
+    """LOCAL_RANK counts the ranks of one machine: a key with it is that of one rank of each machine."""
+
+    code = "FS615"
+    name = "keyed-by-local-rank"
+    severity = Severity.WARN
+    clause = 8
+    seen_by = frozenset({READER})
+
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        for saved in trace.of(Saved, AsyncSaved):
+            if saved.alone or not any(entry.by_local_rank for entry in saved.entries or ()):
+                continue
+            message = (
+                "a key of what is saved has the number of the rank within its machine (LOCAL_RANK): on several "
+                "machines, as many ranks as there are machines share it, DCP keeps the value of one, and all of them "
+                "load that. Put dist.get_rank() into the key."
             )
             yield self.finding(saved, message)
 

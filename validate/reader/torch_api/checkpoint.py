@@ -37,6 +37,7 @@ from ..values import (
 from ..walk import contents, prefixes
 from ..walk.calls import Call, call_value, find_method
 from ..walk.core import Walk
+from ..walk.division import within_machine
 from ..walk.filled import load
 from ..walk.folders import knows_content, knows_whole, listed, pieces, root
 from ..walk.handlers import caught
@@ -69,7 +70,8 @@ def entries(call: Call, value: Value | None, by_rank: bool = False) -> tuple[Ent
             if not content.exact and not content.items:
                 return None
             for key, inner in content.items:
-                found += _entries(call, _key_text(key), inner, by_rank or _has_rank(key), 0)
+                under = _entries(call, _key_text(key), inner, by_rank or _has_rank(key), 0)
+                found += under if by_rank else _named(call.walk, key, under)
             found += _unseen("", content.exact)
         elif isinstance(v, Obj) and (isinstance(v.data, StateData) or _is_stateful(call.walk, v)):
             found += _entries(call, "", v, by_rank, 0)
@@ -95,6 +97,12 @@ def _key_text(key: Value) -> str:
 
 def _has_rank(key: Value) -> bool:
     return isinstance(key, Sym) and key.rank
+
+
+def _named(walk: Walk, key: Value, found: list[Entry]) -> list[Entry]:
+    """The entries under a key, which may name the rank within its machine alone."""
+    local = _has_rank(key) and within_machine(walk, key)
+    return [dataclasses.replace(e, by_local_rank=True) for e in found] if local else found
 
 
 def _is_stateful(walk: Walk, obj: Obj) -> bool:
@@ -158,7 +166,8 @@ def _nested(call: Call, key: str, items: Sequence[tuple[Value, Value]], by_rank:
     found: list[Entry] = []
     for name, value in items:
         path = f"{key}.{_key_text(name)}" if key else _key_text(name)
-        found += _entries(call, path, value, by_rank or _has_rank(name), depth + 1)
+        under = _entries(call, path, value, by_rank or _has_rank(name), depth + 1)
+        found += under if by_rank else _named(call.walk, name, under)
     return found
 
 

@@ -13,7 +13,7 @@ from ..walk.beginnings import seeded
 from ..walk.calls import Call, call_library, callbacks
 from ..walk.classes import lineage
 from ..walk.core import Walk
-from ..walk.division import of_rank, sounds_divided
+from ..walk.division import of_rank, sounds_divided, within_machine
 from ..walk.escapes import attributes
 from ..walk.loops import LOADERS
 from .table import anything, api
@@ -51,6 +51,7 @@ def _sampler(call: Call) -> Value:
         everyone=True if rank_is_global and size_is_global and not call.open else None,
         shuffles=_said(call, call.get(3, "shuffle"), True),
         per_rank=_differs(walk, call.get(4, "seed")) or None,
+        by_local_rank=(rank := call.get(2, "rank")) is not None and within_machine(walk, rank),
     )
     return sampler
 

@@ -20,10 +20,11 @@ from ...events import (
     SignalHandled,
 )
 from ..nodes import last_name, nodes
-from ..values import NONE, Elements, External, Method, Obj, Part, Tensors, Tuple, Value, What, members, single
+from ..values import NONE, Const, Elements, External, Method, Obj, Part, Tensors, Tuple, Value, What, members, single
 from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
+from ..walk.division import RANKS
 from ..walk.escapes import escape
 from ..walk.folders import pass_on
 from ..walk.lookup import ATTRIBUTES
@@ -31,27 +32,22 @@ from ..walk.parts import part_in, refs
 from ..walk.reduced import reduce_in_place
 from .table import anything, api, method
 
-_RANK_VARIABLES = {
-    "RANK",
-    "LOCAL_RANK",
-    "GROUP_RANK",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-}
 
-
-@api("torch.distributed.get_rank", "torch.distributed.get_node_local_rank", "torch.distributed.get_group_rank")
+@api("torch.distributed.get_rank", "torch.distributed.get_group_rank")
 def _rank(call: Call) -> Value:
     return call.walk.sym("rank", *call.args, rank=True)
+
+
+@api("torch.distributed.get_node_local_rank")
+def _local_rank(call: Call) -> Value:
+    return call.walk.sym("rank", Const("LOCAL_RANK"), rank=True)
 
 
 @api("os.environ.get", "os.getenv", "os.environ.setdefault")
 def _environment(call: Call) -> Value:
     name = call.constant(0, "key")
     default = call.get(1, "default")
-    if name in _RANK_VARIABLES:
+    if name in RANKS:
         return call.walk.sym("environment", name, default, rank=True)
     return call.walk.sym("environment", call.get(0, "key"))
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...events import DividedByRank
-from ..values import Sym, Tuple, Union, Value
+from ..values import Sym, Tuple, Union, Value, single
 
 if TYPE_CHECKING:
     from .calls import Call
+    from .core import Walk
+
+# Variables that tell the rank, and those of them that tell it within its machine.
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+RANKS = ("RANK", "GROUP_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", *LOCAL_RANKS)
 
 # How programs call what looks after the part of one rank.
 _DIVIDED = re.compile(r"rank|world|shard|replica|partition|distribut|worker|dp_|_dp|mesh|parallel", re.IGNORECASE)
@@ -24,6 +30,37 @@ def of_rank(value: Value) -> bool:
     if isinstance(value, Union):
         return any(of_rank(v) for _, v in value.members)
     return (isinstance(value, Sym) and value.rank) or (isinstance(value, Tuple) and any(map(of_rank, value.items)))
+
+
+def within_machine(walk: Walk, value: Value) -> bool:
+    """Whether a value differs from rank to rank of a machine, and is the same on another machine."""
+    local, todo, seen = False, [value], set[int]()
+    while todo:
+        current = todo.pop()
+        if isinstance(current, Union):
+            todo += [v for _, v in current.members]
+        if not isinstance(current, Sym) or current.key in seen:
+            continue
+        seen.add(current.key)
+        parts = walk.parts_of(current.key)
+        named = parts[1] if len(parts) > 1 else None
+        name = single(named) if isinstance(named, Value) else named
+        if parts[:1] in (("rank",), ("environment",)) and name in LOCAL_RANKS:
+            local = True
+        elif current.rank and parts[:1] in (("rank",), ("mesh rank",), ("environment",)):
+            return False
+        else:
+            todo += [part for part in parts if isinstance(part, Value)]
+    return local
+
+
+def cuts(node: ast.expr) -> bool:
+    """Whether an expression cuts a tensor into parts; a text is split at another text, or at spaces."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    first = node.args[0] if node.args else None
+    at_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return node.func.attr in ("chunk", "split", "tensor_split") and first is not None and not at_text
 
 
 def sounds_divided(names: Iterable[str]) -> bool:

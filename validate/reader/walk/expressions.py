@@ -32,7 +32,7 @@ from ..values import (
     single,
     union,
 )
-from . import calls, filled, masked, unequal
+from . import calls, division, filled, masked, unequal
 from .assignment import assign
 from .conditions import test, truth
 from .core import Walk, expression
@@ -359,7 +359,8 @@ def _subscript(walk: Walk, node: ast.Subscript) -> Value:
         return union([(path, unequal.part(walk, _slice(walk, v, bounds), bounds)) for path, v in members(value)])
     key = walk.evaluate(node.slice)
     if ranked(key):
-        walk.emit(DividedByRank, node)
+        by_local_rank = division.cuts(node.value) and division.within_machine(walk, key)
+        walk.emit(DividedByRank, node, by_local_rank=by_local_rank)
     return union([(path, item(walk, v, key, node)) for path, v in members(value)])
 
 
@@ -384,7 +385,7 @@ def item(walk: Walk, value: Value, key: Value, node: ast.AST) -> Value:
             return value.items[index]
         return union([((), v) for v in value.items]) if value.items else walk.unknown()
     if isinstance(value, External | Class):  # `list[int]`, `Callable[..., None]`
-        return walk.sym("rank", key, rank=True) if _is_environ(value) and index in ("RANK", "LOCAL_RANK") else (
+        return walk.sym("rank", key, rank=True) if _is_environ(value) and index in division.RANKS else (
             walk.sym("item", value, key) if _is_environ(value) else value
         )  # fmt: skip
     if not isinstance(value, Obj):
