@@ -47,7 +47,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
             raise UserError(f"{folder} exists; expected a folder without this task")
     for task in chosen:
         task.prepare(arguments.folder / task.name)
-    print(f"{len(chosen)} tasks in {arguments.folder}; the prompt of each is its PROMPT.md")
+    number = "1 task" if len(chosen) == 1 else f"{len(chosen)} tasks"
+    print(f"{number} in {arguments.folder}; the prompt of each is its PROMPT.md")
     return 0
 
 
