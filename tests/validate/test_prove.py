@@ -148,6 +148,7 @@ def test_the_linter_says_the_same_of_the_same_scripts() -> None:
 
 
 SHARDED = "import torch\nfrom torch.distributed.fsdp import fully_shard\nfully_shard(torch.nn.Linear(2, 2))\n"
+ASKING = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
 PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
@@ -161,12 +162,13 @@ PREPARED = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         (PREPARED + "raise RuntimeError('on purpose')\n", "exits with 1: RuntimeError: on purpose"),
         (PREPARED + "import sys; sys.exit(3)\n", "exits with 3"),
         (PREPARED + "input('which? ')\n", "asks for input"),
+        (ASKING + "parser.parse_args()\n", "give the script its options after --"),
         ("import torch.distributed as dist\nimport torch\ntorch.cuda.set_device(0)\n", "needs CUDA"),
         ("from . import model\n", ".train import main; main())"),
     ],
     ids=[
-        *("no process group", "no save", "nothing at all", "an exception", "an exit code", "a question", "CUDA"),
-        "a module of a package",
+        *("no process group", "no save", "nothing at all", "an exception", "an exit code", "a question", "options"),
+        *("CUDA", "a module of a package"),
     ],
 )
 def test_a_script_that_gives_nothing_to_prove_is_told_in_one_line(

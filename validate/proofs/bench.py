@@ -39,6 +39,7 @@ WITHOUT_CUDA = (  # what torch raises where it has no CUDA, or there is no GPU
     "doesn't have NCCL built in",
     "No backend type associated with device type cuda",
 )
+ARGPARSE = 2  # the exit code of a script whose arguments are not as it wants them
 WITHOUT_PACKAGE = "ImportError: attempted relative import with no known parent package"
 RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
 NOT_COPIED = shutil.ignore_patterns(
@@ -331,11 +332,11 @@ class Straight(Ran):
 
     def trained(self) -> int:
         """How many optimizer steps it took. Raises CannotProve if it took none or did not run to its end."""
-        script = self.run.job.script.name
         if not self.completed:
             how = describe_hang(self.run, self.traces) if self.run.hung else how_it_ended(self.run)
-            raise CannotProve(f"{script}: {how}; expected a script that runs to its end")
+            raise unfinished(self.run, how)
         if self.steps == 0:
+            script = self.run.job.script.name
             raise CannotProve(f"{script} takes no optimizer step; expected a script that trains")
         return self.steps
 
@@ -420,6 +421,13 @@ def how_it_ended(run: Run) -> str:
         said = _error(end, run) or next((line for line in reversed(end.output.splitlines()) if line.strip()), "")
         return f"rank {end.rank} exits with {end.code}" + (f": {said.strip().splitlines()[0]}" if said.strip() else "")
     return "every rank exits with 0"
+
+
+def unfinished(run: Run, how: str) -> CannotProve:
+    """Why nothing can be proved of a script that does not come to its end, and what to do."""
+    asks = "are required" in how and any(end.code == ARGPARSE for end in run.ends)
+    expected = "give the script its options after --" if asks else "expected a script that runs to its end"
+    return CannotProve(f"{run.job.script.name}: {how}; {expected}")
 
 
 def _error(end: RankEnd, run: Run) -> str | None:

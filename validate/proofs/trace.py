@@ -9,7 +9,7 @@ from ..report import count, plural
 from ..rules import RULES
 from ..rules.base import PROBE
 from .base import CannotProve, Proof, Verdict
-from .bench import Bench, how_it_ended
+from .bench import Bench, how_it_ended, unfinished
 from .hang import describe_hang
 
 SUBSTANCE = (Sharded, Stepped, Saved, AsyncSaved, Loaded, TorchSaved)  # a run without any of these has shown nothing
@@ -38,7 +38,7 @@ class RulesHold(Proof):
         elif not straight.completed:
             reason = how_it_ended(straight.run)
             if not broken:
-                raise CannotProve(f"{straight.run.job.script.name}: {reason}; expected a script that runs to its end")
+                raise unfinished(straight.run, reason)
         elif broken:
             reason = count(findings)
         elif not any(isinstance(e, SUBSTANCE) for trace in straight.traces for e in trace.events):
