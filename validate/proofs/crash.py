@@ -63,7 +63,7 @@ CUTS = (
     Cut("kill all", "call", "a truncated checkpoint"),
     Cut("kill one", "call", "a checkpoint that lacks a file"),
     Cut("kill all", "staging"),
-    Cut("kill one", "writing", "a truncated checkpoint", always=True),
+    Cut("kill one", "writing", always=True),
     Cut("kill all", "writing"),
     Cut("kill writer", "writing"),
     Cut("kill one", "written"),
