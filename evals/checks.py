@@ -2,7 +2,8 @@
 
 lint    no error or warning in `script`; and the items `done` of `workflow` in the checklist are done
 prove   `proofs` of `validate` pass
-losses  `after` prints, in the folder, the losses that `before` printed where the task started
+losses  `after` prints, in the folder, the losses that `before` printed where the task started; there after its `edits`,
+        which let a script that needs an accelerator (FSDP1) compute the same without one
 equal   `file` holds the tensors of `source` in the starting folder, of `keys` renamed by `rename`
 runs    a script exits with 0 and `prints` is in what it says; with `sigterm_after`, every rank gets SIGTERM after those
         words, and the same command line, run again, goes on with the step after the last, and ends so after it
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import SKILL, Done, Task, launch
+from tasks import SKILL, Done, Task, apply, launch
 
 LOSS = re.compile(r"\bloss[ =:]+(\d+\.\d+(?:e-?\d+)?|nan|inf)")
 STEP = re.compile(r"\bstep[ =:]+(\d+)")
@@ -102,9 +104,14 @@ def _prove(what: dict[str, Any], ground: Ground) -> None:
 
 
 def _losses(what: dict[str, Any], ground: Ground) -> None:
+    start = ground.start
+    if (edits := what["before"].get("edits")) is not None:
+        start = ground.scratch.parent / "stand-in"
+        shutil.copytree(ground.start, start)
+        apply(SKILL / edits, start)
     before, after = (
         _told(launch(folder, what[when], ground.scratch), f"{what[when]['script']} {when}")
-        for when, folder in (("before", ground.start), ("after", ground.left))
+        for when, folder in (("before", start), ("after", ground.left))
     )
     if not before:
         raise Failed("the starting script prints no loss")
