@@ -135,17 +135,19 @@ def install(observer: Observer, modules: Modules, forwards: Forwards) -> None:
     def parallelised(call: Call) -> Handler:
         module, mesh = call["module"], call["device_mesh"]
         shared = _shared(module) if isinstance(module, nn.Module) else []
-        yield
-        if isinstance(module, nn.Module):
-            renewed = [owner for owner, name, before in shared if owner._parameters.get(name) is not before]
-            observer.emit(
-                Parallelised,
-                call.frame,
-                module=modules.ref(module, call.frame),
-                mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
-                root=root(mesh, call),
-                renewed=tuple(modules.ref(owner, call.frame) for owner in renewed),
-            )
+        try:
+            yield
+        finally:  # a call that raises has been made too
+            if isinstance(module, nn.Module):
+                renewed = [owner for owner, name, before in shared if owner._parameters.get(name) is not before]
+                observer.emit(
+                    Parallelised,
+                    call.frame,
+                    module=modules.ref(module, call.frame),
+                    mesh=None if mesh is None else observer.ref(mesh, call.frame, "mesh"),
+                    root=root(mesh, call),
+                    renewed=tuple(modules.ref(owner, call.frame) for owner in renewed),
+                )
 
     def materialised(call: Call) -> Handler:
         observer.emit(Materialised, call.frame, module=modules.ref(call.args[0], call.frame))
