@@ -106,7 +106,7 @@ def _prove(what: dict[str, Any], ground: Ground) -> None:
 def _losses(what: dict[str, Any], ground: Ground) -> None:
     start = ground.start
     if (edits := what["before"].get("edits")) is not None:
-        start = ground.scratch.parent / "stand-in"
+        start = ground.scratch / "stand-in"
         shutil.copytree(ground.start, start)
         apply(SKILL / edits, start)
     before, after = (

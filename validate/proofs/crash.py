@@ -196,8 +196,8 @@ class Examination:
         if cut.damage and self._plant(cut.damage):
             seen["damage"] = cut.damage
             chain.situation += f", and {cut.damage} where the next save goes"
-        elif cut.damage and (note := f"{cut.damage} where the next save goes") not in self.not_seen:
-            self.not_seen.append(note)
+        elif cut.damage:
+            self.not_seen.append(f"{cut.damage} where the next save goes")
         chain.situation += ", it is started again"
         seen |= {"whole_checkpoint_at_step": chain.whole, "allowed": reached - chain.enough}
         chain.cuts.append(seen)

@@ -108,10 +108,13 @@ class GradientsClearedBeforeStep(Rule):
         built = list(trace.of(OptimizerBuilt))
         if len(built) != 1 or built[0].cls not in _BY_GRADIENTS_ALONE:
             return  # another optimizer's step may use what this one's clears
-        wasted = [(stepped, self._wasted(trace, before, stepped)) for before, stepped in _steps(trace)]
-        if trace.origin == PROBE and (len(wasted) < 2 or not all(cleared for _, cleared in wasted[1:])):
+        steps = list(trace.of(Stepped))
+        earlier: list[Stepped | None] = [None, *steps]
+        pairs = list(zip(earlier, steps, strict=False))
+        if trace.origin == PROBE and (len(pairs) < 2 or not all(self._wasted(trace, *pair) for pair in pairs[1:])):
             return  # now and then a batch may be dropped
-        for stepped, cleared in wasted:
+        for before, stepped in pairs:
+            cleared = self._wasted(trace, before, stepped)
             if cleared is not None:
                 message = (
                     "gradients are cleared between two micro-batches of one step: what the earlier ones gave is thrown "
@@ -132,11 +135,3 @@ class GradientsClearedBeforeStep(Rule):
             if found is None or not called or first.at != second.at:
                 return None
         return found
-
-
-def _steps(trace: Trace) -> Iterator[tuple[Stepped | None, Stepped]]:
-    """Each step, and the one before it."""
-    before: Stepped | None = None
-    for stepped in trace.of(Stepped):
-        yield before, stepped
-        before = stepped

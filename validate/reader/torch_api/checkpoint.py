@@ -70,8 +70,7 @@ def entries(call: Call, value: Value | None, by_rank: bool = False) -> tuple[Ent
             if not content.exact and not content.items:
                 return None
             for key, inner in content.items:
-                under = _entries(call, _key_text(key), inner, by_rank or _has_rank(key), 0)
-                found += under if by_rank else _named(call.walk, key, under)
+                found += _under(call, key, _key_text(key), inner, by_rank, 0)
             found += _unseen("", content.exact)
         elif isinstance(v, Obj) and (isinstance(v.data, StateData) or _is_stateful(call.walk, v)):
             found += _entries(call, "", v, by_rank, 0)
@@ -99,10 +98,12 @@ def _has_rank(key: Value) -> bool:
     return isinstance(key, Sym) and key.rank
 
 
-def _named(walk: Walk, key: Value, found: list[Entry]) -> list[Entry]:
-    """The entries under a key, which may name the rank within its machine alone."""
-    local = _has_rank(key) and within_machine(walk, key)
-    return [dataclasses.replace(e, by_local_rank=True) for e in found] if local else found
+def _under(call: Call, key: Value, path: str, value: Value, by_rank: bool, depth: int) -> list[Entry]:
+    """The entries of what stands under a key, which may name the rank, or that within its machine alone."""
+    found = _entries(call, path, value, by_rank or _has_rank(key), depth)
+    if by_rank or not _has_rank(key) or not within_machine(call.walk, key):
+        return found
+    return [dataclasses.replace(e, by_local_rank=True) for e in found]
 
 
 def _is_stateful(walk: Walk, obj: Obj) -> bool:
@@ -166,8 +167,7 @@ def _nested(call: Call, key: str, items: Sequence[tuple[Value, Value]], by_rank:
     found: list[Entry] = []
     for name, value in items:
         path = f"{key}.{_key_text(name)}" if key else _key_text(name)
-        under = _entries(call, path, value, by_rank or _has_rank(name), depth + 1)
-        found += under if by_rank else _named(call.walk, name, under)
+        found += _under(call, name, path, value, by_rank, depth + 1)
     return found
 
 
