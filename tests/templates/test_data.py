@@ -367,7 +367,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been_and_on_another_number_of_ranks_
     assert len(expected) == 12
     killed = Training(straight.script, tmp_path / "killed", options=straight.options)
     with killed.started() as process:
-        killed.wait_for_step(6, process)
+        killed.wait_for_step(9, process)  # so the checkpoint of step 4 is whole: that of step 8 waited for it
         kill_all(process)
     moved = Training(straight.script, tmp_path / "moved", ranks=1, options=dict(straight.options))
     shutil.copytree(killed.folder, moved.folder)
