@@ -244,6 +244,14 @@ class DeviceSet(Event):
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DeviceNamed(Event):
+    """An accelerator was named by a number that is not the same everywhere: `f"cuda:{rank}"`, `.cuda(rank)`; reader.
+
+    What is put there is there, and so are the collectives over it, whether or not the process has chosen it.
+    """
+
+
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class AcceleratorUsed(Event):
     """Something was put on the accelerator (`.cuda()`, `.to("cuda")`, `device="cuda:1"`), which initialises it.
 
@@ -378,6 +386,7 @@ class Sharded(Event):
     the other modules of the list that was passed, whose parameters are in one group with its own. `ignores`: modules in
     it with parameters that it was told to leave alone (`ignored_params`). `root`: the mesh that was created, which
     `mesh` is or is a slice of; None where unknown. `everyone`: no mesh was passed, so that it is one of all ranks.
+    `among`: the call is about some of several modules, of which this is one, in an order that does not show (reader).
     """
 
     module: Ref
@@ -393,6 +402,7 @@ class Sharded(Event):
     ignores: tuple[Ref, ...] = ()
     root: Ref | None = None
     everyone: bool = False
+    among: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

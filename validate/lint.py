@@ -245,8 +245,8 @@ def _hints(findings: Sequence[Finding], hidden: int, fixing: bool) -> list[str]:
 def _tell_problems(arguments: argparse.Namespace, result: Result) -> None:
     for problem in result.unreadable:
         print(f"fsdp2 lint: {report.printable(problem)}", file=sys.stderr)
-    if arguments.verbose:
-        for note in sorted(result.notes, key=lambda n: (n.at.file, n.at.line, n.text)):
+    for note in sorted(result.notes, key=lambda n: (n.at.file, n.at.line, n.text)):
+        if arguments.verbose or note.fault:
             print(report.printable(f"{note.at}: not known: {note.text}"), file=sys.stderr)
 
 

@@ -15,10 +15,14 @@ E = TypeVar("E", bound=Event)
 
 @record(frozen=True, slots=True)
 class Note:
-    """Something that the observer could not know, shown by `--verbose`: the reason for a rule's silence."""
+    """Something that the observer could not know, shown by `--verbose`: the reason for a rule's silence.
+
+    `fault`: the observer is to blame, not the program; that is always shown.
+    """
 
     at: Location
     text: str
+    fault: bool = False
 
 
 @record(frozen=True)

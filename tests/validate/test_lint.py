@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+from pytorch_fsdp2_dcp.validate.command import main
+from pytorch_fsdp2_dcp.validate.reader.walk.core import STATEMENTS
 
 from ..commands import SKILL, assert_refused, fsdp2, fsdp2_json
 from ..schemas import LINT
@@ -46,6 +49,19 @@ def test_json_is_as_the_contract_says(project: Path) -> None:
     (finding,) = document["findings"]
     assert (finding["code"], finding["file"], finding["line"]) == ("FS401", "train.py", 5)
     assert (SKILL / finding["page"]).is_file()
+
+
+def test_where_the_reader_fails_that_is_said_without_being_asked(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reads `nothing found` must know that it was not looked for."""
+
+    def failing(*_: object) -> bool:
+        raise KeyError("x")
+
+    monkeypatch.setitem(STATEMENTS, ast.Assign, failing)
+    assert main(["lint", str(project / "train.py")]) == 0
+    assert "the reader gave up here (KeyError: 'x'); please report it" in capsys.readouterr().err
 
 
 def test_nothing_found_is_json_too_and_exit_code_0(project: Path) -> None:

@@ -53,7 +53,7 @@ def _guarded(walk: Walk, run: Callable[[], object]) -> bool:
         walk.note(None, "the program is nested too deeply for the reader")
         return False
     except Exception as error:  # whatever surprises the reader must not keep the other files from being judged
-        walk.note(None, f"the reader gave up here ({type(error).__name__}: {error}); please report it")
+        walk.note(None, f"the reader gave up here ({type(error).__name__}: {error}); please report it", fault=True)
         return False
     return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Form, Sharded, StateApplied, Via
+from ..events import Form, Kind, Loaded, Sharded, StateApplied, TorchLoaded, Via
 from ..findings import Finding, Severity
 from ..trace import Trace
 from .base import PROBE, Rule, named
@@ -45,7 +45,14 @@ class LenientLoadUnchecked(Rule):
     def _loses(self, trace: Trace, applied: StateApplied) -> bool:
         if trace.origin == PROBE:
             return applied.missed is True
-        return applied.unread is True and _sharded_before(trace, applied) is not None
+        sharded = _sharded_before(trace, applied) is not None
+        return applied.unread is True and sharded and not self._asked_for(trace, applied)
+
+    def _asked_for(self, trace: Trace, applied: StateApplied) -> bool:
+        """Whether DCP was asked for the model's own keys, and has raised where one was missing."""
+        last = max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
+        asked = (last.entries or ()) if isinstance(last, Loaded) else ()
+        return any(e.kind is Kind.MODEL and e.of in applied.to and e.prefix is None for e in asked)
 
 
 class FullStateWithoutBroadcast(Rule):

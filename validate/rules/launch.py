@@ -10,6 +10,7 @@ from ..events import (
     AsyncSaved,
     Choice,
     CollectiveCalled,
+    DeviceNamed,
     DeviceSet,
     Event,
     Exited,
@@ -46,7 +47,8 @@ class DeviceNotSet(Rule):
         for initialised in trace.of(GroupInitialised):
             if "nccl" not in (initialised.backend or "") or initialised.device_bound or initialised.world_size == 1:
                 continue
-            first = next((e for e in trace.after(initialised, Event) if e.collective or isinstance(e, Sharded)), None)
+            meeting = (e for e in trace.after(initialised, Event) if e.collective or isinstance(e, Sharded))
+            first = next((e for e in meeting if not self._goes_by_its_tensor(trace, e)), None)
             if first is None or any(trace.before(first, DeviceSet)) or self._set_by_mesh(trace, first):
                 continue
             message = (
@@ -60,6 +62,11 @@ class DeviceNotSet(Rule):
         makes = isinstance(first, MeshCreated) and first.device_type != "cpu"
         makes = makes or (isinstance(first, Sharded) and first.mesh is None)
         return makes and not any(trace.before(first, AcceleratorUsed))
+
+    def _goes_by_its_tensor(self, trace: Trace, event: Event) -> bool:
+        """Whether it runs on the device of its tensor, and the program names the devices of tensors itself."""
+        by_tensor = isinstance(event, CollectiveCalled) and not ("object" in event.op or "barrier" in event.op)
+        return by_tensor and any(trace.before(event, DeviceNamed))
 
 
 class RankGuardedCollective(Rule):

@@ -37,6 +37,8 @@ class RootNotSharded(Rule):
             inner = [s for s in sharded if trace.inside(s.module, model)]
             if not inner or len(inner) < len(sharded) or entered.uncovered == () or trace.escaped(model):
                 continue
+            if entered.uncovered is None and self._holds_one_whole(trace, inner):
+                continue
             names = ", ".join(f"`{name}`" for name in (entered.uncovered or ())[:3])
             message = (
                 f"parts of `{model.name}` are sharded but not `{model.name}` itself, so the gradients of what lies "
@@ -44,6 +46,12 @@ class RootNotSharded(Rule):
                 f"End with fully_shard({model.name})."
             )
             yield self.finding(inner[-1], message, (entered, "called here"))
+
+    def _holds_one_whole(self, trace: Trace, inner: list[Sharded]) -> bool:
+        """Whether all that was sharded lies in one module, around which what is called may add nothing of its own."""
+        modules = {s.module for s in inner}
+        outermost = [m for m in modules if not any(trace.inside(m, other) for other in modules)]
+        return len(outermost) == 1 and not outermost[0].many
 
 
 class RootOnlySharded(Rule):
@@ -103,7 +111,12 @@ class ShardedTopDown(Rule):
             yield self.finding(outer, message, (late, "sharded here, too late"))
 
     def _may_be_another(self, trace: Trace, outer: Sharded, inner: Sharded) -> bool:
-        """Whether one call is told twice, of a module that may be either: an element of a list, or all there is."""
+        """Whether one call is told twice, of a module that may be either: an element of a list, or all there is.
+
+        Also where it is told of several modules, each of which may be sharded later than what lies in it.
+        """
+        if outer.among:
+            return True
         if trace.origin != READER or outer.at != inner.at:
             return False
         return not any(b.module == outer.module for b in trace.of(ModuleBuilt))

@@ -9,6 +9,7 @@ import re
 from ...events import (
     AcceleratorUsed,
     CollectiveCalled,
+    DeviceNamed,
     DeviceSet,
     Exited,
     Form,
@@ -20,7 +21,22 @@ from ...events import (
     SignalHandled,
 )
 from ..nodes import last_name, nodes
-from ..values import NONE, Const, Elements, External, Method, Obj, Part, Tensors, Tuple, Value, What, members, single
+from ..values import (
+    NONE,
+    Const,
+    Elements,
+    External,
+    Method,
+    Obj,
+    Part,
+    Sym,
+    Tensors,
+    Tuple,
+    Value,
+    What,
+    members,
+    single,
+)
 from ..walk import contents
 from ..walk.calls import Call, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
@@ -113,7 +129,16 @@ def _device_module_set(call: Call, receiver: Value) -> Value:  # noqa: ARG001 - 
 
 @api("torch.device")
 def _device(call: Call) -> Value:
+    _numbered(call, 0, "type")
     return call.walk.new(What.DEVICE, External("torch.device"), data=device_name(call, call.get(0, "type"), 0))
+
+
+def _numbered(call: Call, position: int, name: str) -> None:
+    """Tell of a device whose number is reckoned: `f"cuda:{rank}"`, or `"cuda", rank`."""
+    parts = [call.get(position, name), call.get(position + 1, "index")]
+    node = call.node.args[position] if isinstance(call.node, ast.Call) and len(call.node.args) > position else None
+    if isinstance(node, ast.JoinedStr) or any(isinstance(part, Sym) for part in parts):
+        call.walk.emit(DeviceNamed, call.node)
 
 
 def device_name(call: Call, value: Value | None, position: int | None = None) -> str | None:
@@ -133,6 +158,8 @@ def uses_accelerator(call: Call, method: str = "", receiver: Value | None = None
     """A call that puts something on the accelerator: `.cuda()`, `.to("cuda")`, `device="cuda"`."""
     walk = call.walk
     named = device_name(call, call.kwargs.get("device"))
+    if method in ("to", "cuda", "xpu"):
+        _numbered(call, 0, "device")
     if method == "to" and call.args:
         named = device_name(call, call.args[0], 0)
     if method in ("cuda", "xpu") or (named is not None and named.partition(":")[0] in ("cuda", "xpu", "npu")):

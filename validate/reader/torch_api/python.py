@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ...events import BatchesPassedOver
+from ...events import BatchesPassedOver, Form
 from ..values import (
     NONE,
     Bound,
@@ -46,6 +46,7 @@ from ..walk.structure import CONTAINERS, WITH_PARAMETERS, WITHOUT_PARAMETERS
 from .table import anything, api, method
 
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
+_OF_DTENSORS = ("full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor", "_spec")
 _LIMIT = 24  # elements kept of a list that grows
 
 
@@ -320,7 +321,15 @@ def _asked(call: Call) -> Value:
         return Const(call.args[0].pending)  # a DTensor, which is what it is asked for
     if call.name == "builtins.hasattr" and (has := _has_initialiser(call)) is not None:
         return Const(has)
+    if call.name == "builtins.hasattr" and _is_dtensor(call):
+        return Const(True)
     return call.walk.sym("asked", ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else "", *call.args)
+
+
+def _is_dtensor(call: Call) -> bool:
+    """Whether sharded tensors are asked for what only a DTensor has."""
+    value = call.get(0, "obj")
+    return isinstance(value, Tensors) and value.form is Form.SHARDED and call.constant(1, "name") in _OF_DTENSORS
 
 
 def _has_initialiser(call: Call) -> bool | None:

@@ -44,9 +44,8 @@ def _fully_shard(call: Call) -> Value:
     ignored = _ignored(call)
     together = list(map(walk.ref, (module for value in values for module in as_modules(walk, value))))
     for value in values:
-        for module in as_modules(walk, value):
-            if walk.what(module) is not What.MODULE:
-                continue
+        modules = [module for module in as_modules(walk, value) if walk.what(module) is What.MODULE]
+        for module in modules:
             names = uncovered(walk, module)
             walk.emit(
                 Sharded,
@@ -57,13 +56,14 @@ def _fully_shard(call: Call) -> Value:
                 manages=None if names is None else bool(names),
                 keeps=_keeps(call),
                 offload=_offloads(call),
-                container=value is given and _is_container(call, module),
+                container=value is given and len(modules) == 1 and _is_container(call, module),
                 mesh_dims=dims_of(walk, mesh) if call.kwargs.get("dp_mesh_dims", NONE) == NONE else None,
                 precision=_precision(call),
                 beside=tuple(ref for ref in together if value is not given and ref.id != module.id),
                 ignores=tuple(walk.ref(m) for m in ignored if walk.holds(module, m.id)),
                 root=root_of(walk, mesh),
                 everyone=mesh in (None, NONE) and not call.open,
+                among=len(modules) > 1,
             )
             walk.establish(module, "sharded")
             _cover_children(call, module)

@@ -495,9 +495,9 @@ class Walk:
         """The files that were read so far, and those whose functions are being walked."""
         return {*self.project.trees(), *(frame.file.tree for frame in self.frames)}
 
-    def note(self, node: ast.AST | None, text: str) -> None:
-        """Something here, or at the statement being walked, is not known."""
-        self._notes[Note(_place(*self.here) if node is None else self.at(node), text)] = None
+    def note(self, node: ast.AST | None, text: str, *, fault: bool = False) -> None:
+        """Something here, or at the statement being walked, is not known; `fault`: since the reader failed."""
+        self._notes[Note(_place(*self.here) if node is None else self.at(node), text, fault)] = None
 
     def leave_device(self) -> None:
         """The end of a `with torch.device(...)`."""
@@ -716,31 +716,33 @@ class Walk:
     def _paired(self) -> list[Path]:
         """The paths of the events, without the ranks where both sides of a rank condition call a collective.
 
-        Every rank then calls one. Those that one function calls on both sides belong together before those of
-        different functions do.
+        Every rank then calls one, as often: a call counts once, however many rounds of a loop were walked. Those that
+        one function calls on both sides belong together before those of different functions do.
         """
         paths = [pending.path for pending in self._pending]
-        guarded: list[tuple[_Pending, Step]] = []
+        sites: dict[object, list[_Pending]] = {}
         for pending in self._pending:
             steps = [s for s in pending.path if s.ranks is not None]
             if len(steps) == 1 and pending.event.collective:
-                guarded.append((pending, steps[0]))
+                sites.setdefault((steps[0], type(pending.event), pending.event.at, pending.scopes), []).append(pending)
+        guarded = [(site, next(s for s in site[0].path if s.ranks is not None)) for site in sites.values()]
         for by_function in (True, False):
-            waiting: dict[object, list[tuple[_Pending, Step]]] = {}
-            for pending, step in guarded:
-                kind = (type(pending.event), getattr(pending.event, "op", ""), pending.scopes[-1] if by_function else 0)
+            waiting: dict[object, list[tuple[list[_Pending], Step]]] = {}
+            for site, step in guarded:
+                event = site[0].event
+                kind = (type(event), getattr(event, "op", ""), site[0].scopes[-1] if by_function else 0)
                 others = waiting.get((step.condition, not step.taken, kind))
                 if others:
-                    other = others.pop(0)
-                    for paired in (pending.event.order, other[0].event.order):
-                        paths[paired] = _without(paths[paired], step)
+                    for paired in (*site, *others.pop(0)[0]):
+                        paths[paired.event.order] = _without(paths[paired.event.order], step)
                 else:
-                    waiting.setdefault((step.condition, step.taken, kind), []).append((pending, step))
+                    waiting.setdefault((step.condition, step.taken, kind), []).append((site, step))
             guarded = [one for rest in waiting.values() for one in rest]
-            guarded.sort(key=lambda one: one[0].event.order)
-        for pending, step in guarded:
-            if self._made_up_for(pending, step, paths) or self._on_the_other_side(pending, step, paths):
-                paths[pending.event.order] = _without(paths[pending.event.order], step)
+            guarded.sort(key=lambda one: one[0][0].event.order)
+        for site, step in guarded:
+            for pending in site:
+                if self._made_up_for(pending, step, paths) or self._on_the_other_side(pending, step, paths):
+                    paths[pending.event.order] = _without(paths[pending.event.order], step)
         return paths
 
     def _on_the_other_side(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
@@ -749,8 +751,7 @@ class Walk:
         path = paths[pending.event.order]
         whole = {s.condition for s in path if s.taken and part in self.parts_of(s.condition)}
         return any(
-            type(other.event) is type(pending.event)
-            and getattr(other.event, "op", "") == getattr(pending.event, "op", "")
+            _alike(other.event, pending.event)
             and any(not s.taken and s.condition in whole for s in paths[other.event.order])
             for other in self._pending
         )
@@ -766,13 +767,17 @@ class Walk:
             and all(path.get(s.condition, s.taken) == s.taken for s in taken)
         }  # fmt: skip
         return any(
-            type(other.event) is type(event)
-            and getattr(other.event, "op", "") == getattr(event, "op", "")
+            _alike(other.event, event)
             and other.event.order > event.order
             and step not in paths[other.event.order]
             and left.intersection(other.scopes)
             for other in self._pending
         )
+
+
+def _alike(one: Event, other: Event) -> bool:
+    """Whether both call the same collective."""
+    return type(one) is type(other) and getattr(one, "op", "") == getattr(other, "op", "")
 
 
 def _reached(start: int, leads: Mapping[int, Iterable[int]]) -> set[int]:

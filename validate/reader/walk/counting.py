@@ -115,6 +115,17 @@ def may_pass_over(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=4096)
+def draws_and_skips(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether the body takes what is `next`, and goes on to another round while it is behind what was done before."""
+    draws = skips = False
+    for part in _inside(loop):
+        draws = draws or (isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "next")
+        if isinstance(part, ast.If) and isinstance(part.body[-1], ast.Continue):
+            skips = skips or any(map(_orders_names, nodes(part.test)))
+    return draws and skips
+
+
 def _orders_names(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS)):
         return False

@@ -324,14 +324,23 @@ def _contained(walk: Walk, element: Value, container: Value) -> bool | None:
 def _rank_comparison(left: Value, op: ast.cmpop, right: Value) -> bool:
     """Whether the ranks differ in the answer.
 
-    Comparing with -1 or a word, or asking whether a rank is negative, asks whether there are ranks at all.
+    Comparing with -1 or a word, or asking whether a rank is negative, asks whether there are ranks at all. Where ranks
+    are held against the number of them or of their devices, the job has been started as it should, or is given up.
     """
+    if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and any(map(_counts_all, (left, right))):
+        return False
     below = ((left, right, ast.Lt | ast.GtE), (right, left, ast.Gt | ast.LtE))
     for one, other, asks_for_sign in below:
         if ranked(one):
             value = single(other)
             is_check = value == -1 or (value == 0 and isinstance(op, asks_for_sign))
             return not (is_check or (isinstance(value, str) and not value.isdigit()) or other == NONE)
+    return False
+
+
+def _counts_all(value: Value) -> bool:
+    if isinstance(value, Obj) and isinstance(value.cls, External):
+        return value.cls.name == "torch.distributed.get_world_size" or value.cls.name.endswith(".device_count")
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ...api import table
 from ..nodes import last_name, nodes
 from .core import Walk
 
@@ -27,6 +28,30 @@ def caught(walk: Walk, node: ast.AST) -> str | None:
         return None
     goes_on = [h for h in innermost.handlers if h.type is not None and _names(h.type) & _MEANT and not _ends(h)]
     return ", ".join(ast.unparse(h.type) for h in goes_on if h.type is not None) or None
+
+
+def for_imports_that_succeed(node: ast.Try) -> bool:
+    """Whether the handlers are for the failure of imports that every torch from the oldest supported has.
+
+    The body imports of torch alone, and else says so at most (`HAS_FSDP2 = True`).
+    """
+    imports = [s for s in node.body if isinstance(s, ast.Import | ast.ImportFrom)]
+    others = [s for s in node.body if s not in imports]
+    said = all(
+        (isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant))
+        or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and last_name(s.value.func) == "print")
+        for s in others
+    )
+    taken = all(h.type is None or _names(h.type) & {"ImportError", "Exception"} for h in node.handlers)
+    return bool(imports) and said and taken and all(map(_succeeds, imports))
+
+
+def _succeeds(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        names = [f"{node.module}.{alias.name}" for alias in node.names] if node.level == 0 else [""]
+    return all(name.split(".")[0] == "torch" and not table.lacked(name) for name in names)
 
 
 def _names(node: ast.expr) -> set[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...events import BatchesDrawn, BatchesPassedOver
 from .core import Walk
-from .counting import may_pass_over
+from .counting import draws_and_skips, may_pass_over
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -29,11 +29,18 @@ def going_through(walk: Walk, node: ast.For | ast.AsyncFor, since: int) -> Itera
     if loaders and may_pass_over(node):
         for loader in loaders:
             walk.emit(BatchesPassedOver, node, loader=loader)
+    skipping(walk, node)
     before = list(walk.underway)
     walk.underway += loaders
     yield
     if not walk.frame.yields:  # a generator is left in the middle of its loop
         walk.underway = before
+
+
+def skipping(walk: Walk, node: ast.For | ast.AsyncFor | ast.While) -> None:
+    """Tell of a loop that draws batches itself, and leaves some of them out."""
+    if draws_and_skips(node):
+        walk.emit(BatchesPassedOver, node)
 
 
 def begun(walk: Walk, since: int) -> None:

@@ -33,9 +33,10 @@ from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .counting import training_loop
 from .expressions import binary
+from .handlers import for_imports_that_succeed
 from .loops import Iteration, iterate
 from .parts import scaled
-from .passes import going_through
+from .passes import going_through, skipping
 
 _NESTED_LOOPS = 3  # loops within loops whose bodies are walked twice
 
@@ -342,6 +343,7 @@ def _while(walk: Walk, node: ast.While) -> bool:
         walk.path += tuple(step for step in found.yes if step.question is not None)
         return found.decided is not False
 
+    skipping(walk, node)
     with training_loop(walk, node, repeats=True):
         return _loop(walk, [enter, enter], node.body, node.orelse, endless, repeats=True)
 
@@ -446,7 +448,7 @@ def _try(walk: Walk, node: ast.Try) -> bool:
     if fell:
         ends.append(End(walk.path, walk.store.since(mark)))
     changes = walk.store.since(mark)
-    for handler in node.handlers:
+    for handler in () if for_imports_that_succeed(node) else node.handlers:
         walk.store.rollback(mark)
         for cell, value in changes.items():
             before = walk.store.get(cell)
