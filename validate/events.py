@@ -914,7 +914,12 @@ class _Saved(_Checkpointed):
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Saved(_Saved):
-    """`dcp.save`."""
+    """`dcp.save`.
+
+    `final`: on the way to it the program asks whether this is the last, or one that must be (reader).
+    """
+
+    final: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -282,3 +282,9 @@ def test_of_several_callees_one_is_called() -> None:
     )
     first, second, *_ = program(ARGUMENTS + text, SHARDED).of(Saved)
     assert first.at.line != second.at.line and not together(first, second)
+
+
+@pytest.mark.parametrize("taking", ["left.pop(args.name)", "left.popitem()", "left.clear()"])
+def test_a_dictionary_from_which_something_was_taken_may_be_empty(taking: str) -> None:
+    text = f"left = {{'a': 1}}\n{taking}\nif left:\n    raise ValueError\n{SAVE}\n"
+    assert only(program(ARGUMENTS + text, SHARDED), Saved)

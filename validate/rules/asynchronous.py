@@ -39,11 +39,23 @@ class AsyncSaveNotAwaited(Rule):
         for saved in trace.of(AsyncSaved):
             if any(a.future == saved.future for a in trace.after(saved, Awaited)) or trace.escaped(saved.future):
                 continue
+            if self._awaited_by_the_last(trace, saved):
+                continue
             message = (
                 "this asynchronous save may never be awaited: if it fails nothing tells, and the program may end "
                 "before it is written. Keep its future and call .result() before the program ends."
             )
             yield self.finding(saved, message)
+
+    def _awaited_by_the_last(self, trace: Trace, saved: AsyncSaved) -> bool:
+        """Whether the last save of all is one that the program stands still for, after it awaited the one before."""
+        return any(
+            last.final
+            and last.at.file == saved.at.file
+            and any(trace.before(last, AsyncSaved))
+            and any(trace.before(last, Awaited))
+            for last in trace.of(Saved)
+        )
 
 
 class AsyncSavesOverlap(Rule):

@@ -103,7 +103,7 @@ def unsharded(trace: Trace, event: StateTaken | StateApplied) -> bool:
 
 def named(refs: Iterable[Ref]) -> str:
     """The names of objects, for a message."""
-    return ", ".join(f"`{ref.name}`" for ref in refs)
+    return ", ".join(dict.fromkeys(f"`{ref.name}`" for ref in refs))
 
 
 def quoted(entries: Iterable[Entry]) -> str:

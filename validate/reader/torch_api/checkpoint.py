@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -304,9 +306,15 @@ def _storage(call: Call) -> Value:
     return made
 
 
+# How programs call the save that is not to be written in the background, as nothing comes after it.
+_LAST = re.compile(r"last|final|force|(^|_)(end|done)|== [\w.]*(steps|iters)\b", re.IGNORECASE)
+
+
 @api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
-    call.walk.emit(Saved, call.node, **of_save(call))
+    walk = call.walk
+    asked = [ast.unparse(walk.tests[step.condition][0]) for step in walk.path if step.condition in walk.tests]
+    walk.emit(Saved, call.node, **of_save(call), final=any(map(_LAST.search, asked)))
     return call.walk.unknown()
 
 

@@ -88,10 +88,24 @@ def _init(call: Call) -> Value:
         GroupInitialised,
         call.node,
         backend=_backend(call.get(0, "backend")),
-        device_bound=bound or call.open,
+        device_bound=bound or call.open or _may_be_there(call.walk),
         world_size=size if isinstance(size := call.constant(None, "world_size"), int) else None,
     )
     return NONE
+
+
+@api("torch.distributed.is_initialized")
+def _is_initialized(call: Call) -> Value:
+    """One answer for all who ask until the answer may change."""
+    walk = call.walk
+    changes = len(walk.events(GroupInitialised, 0)) + len(walk.events(GroupDestroyed, 0))
+    return walk.sym("is_initialized", Const(changes))
+
+
+def _may_be_there(walk: Walk) -> bool:
+    """Whether an unknown caller may have set up all that there is to set up: it is asked whether a group is there."""
+    tests = (walk.tests[step.condition][0] for step in walk.path if step.condition in walk.tests)
+    return not walk.in_entry and any("is_initialized" in ast.unparse(test) for test in tests)
 
 
 @functools.lru_cache(maxsize=512)

@@ -475,7 +475,24 @@ def _dict_get(call: Call, target: Obj) -> Value:
         if _named(call, "setdefault") and found is None:
             call.walk.store.set((target.id, "%items"), Items((*content.items, (key, default)), content.exact))
         return found if found is not None else default
-    return union([((), item(call.walk, target, key, call.node)), ((), default)])
+    value = union([((), item(call.walk, target, key, call.node)), ((), default)])
+    if content is not None and not _named(call, "get"):  # which one it is, or whether it is there, is not known
+        added = ((key, default),) if _named(call, "setdefault") else ()
+        call.walk.store.set((target.id, "%items"), Items((*content.items, *added), exact=False))
+    return value
+
+
+@method(What.DICT, "popitem")
+def _dict_popitem(call: Call, target: Obj) -> Value:
+    if (content := call.walk.items(target)) is not None:
+        call.walk.store.set((target.id, "%items"), Items(content.items, exact=False))
+    return call.walk.unknown()
+
+
+@method(What.DICT, "clear")
+def _dict_clear(call: Call, target: Obj) -> Value:
+    call.walk.store.set((target.id, "%items"), Items((), exact=True))
+    return NONE
 
 
 @method(What.DICT, "update")

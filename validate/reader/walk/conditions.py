@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from ...events import Form, Question
@@ -33,6 +34,15 @@ from ..values import (
 from .classes import lineage
 from .core import Walk
 
+_PROCESSES = re.compile(r"world_?size|n_?proc|num_(proc|gpu|devices|ranks)|n_?gpu", re.IGNORECASE)
+_ONE = {
+    (ast.Eq, 1, True), (ast.LtE, 1, True), (ast.Lt, 2, True),
+    (ast.NotEq, 1, False), (ast.Gt, 1, False), (ast.GtE, 2, False),
+}  # fmt: skip
+# Comparisons that are told as their opposite, so that one condition has one name.
+FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.IsNot: ast.Is, ast.NotIn: ast.In
+}  # fmt: skip
 _DTENSOR = External("torch.distributed.tensor.DTensor")
 Known = tuple[tuple[Cell, Value], ...]
 _NEGATED: dict[type[ast.cmpop], str] = {
@@ -198,7 +208,7 @@ def _stripped(chosen: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
 
 def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tuple[Path, Path]:
     flip = isinstance(value, Sym) and value.flip
-    rank = ranked(value) and not tag
+    rank = ranked(value) and not tag and not _alone(walk)
     ranks = {v for _, v in members(value) if isinstance(v, Sym) and v.rank} if rank else set()
     if isinstance(value, Union) and len(ranks) == 1 and all(isinstance(v, Sym | Const) for _, v in members(value)):
         value = ranks.pop()  # a comparison of the rank, or a constant where there is but one: the condition is that
@@ -209,6 +219,18 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     about = walk.about(value)
     question = Question(ast.unparse(node), about) if about is not None else None
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
+
+
+def _alone(walk: Walk) -> bool:
+    """Whether a branch taken before says that there is but one process."""
+    for step in walk.path:
+        node = walk.tests[step.condition][0] if step.condition in walk.tests else None
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and _PROCESSES.search(ast.unparse(node.left)):
+            operator, number = type(node.ops[0]), node.comparators[0]
+            holds = step.taken != (operator in FLIPPED)
+            if isinstance(number, ast.Constant) and (operator, number.value, holds) in _ONE:
+                return True
+    return False
 
 
 def _identity(value: Value) -> object:

@@ -11,7 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from ...events import Choice, Circumstances, Escaped, Event, Exited, Form, Location, OldPathUsed, Ref, TorchApiUsed
+from ...events import (
+    Choice,
+    Circumstances,
+    Escaped,
+    Event,
+    Exited,
+    Form,
+    GroupInitialised,
+    Location,
+    OldPathUsed,
+    Ref,
+    TorchApiUsed,
+)
 from ...trace import Note, Trace
 from ..source import Project, SourceFile
 from ..store import Cell, Changes, Store
@@ -117,6 +129,7 @@ class _Pending:
     event: Event
     path: Path
     scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
+    loops: int  # that it happens in
 
 
 @dataclass
@@ -455,7 +468,7 @@ class Walk:
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        self._pending.append(_Pending(event, path, tuple([frame.scope for frame in self.frames])))
+        self._pending.append(_Pending(event, path, tuple([frame.scope for frame in self.frames]), self.loops))
 
     def escape(self, node: ast.AST, obj: Obj) -> None:
         """The object goes out of sight here; told once for all that happens between two other events."""
@@ -741,9 +754,30 @@ class Walk:
             guarded.sort(key=lambda one: one[0][0].event.order)
         for site, step in guarded:
             for pending in site:
-                if self._made_up_for(pending, step, paths) or self._on_the_other_side(pending, step, paths):
+                if (
+                    self._all_that_are_left(pending, step)
+                    or self._listened_for(pending, step)
+                    or self._made_up_for(pending, step, paths)
+                    or self._on_the_other_side(pending, step, paths)
+                ):
                     paths[pending.event.order] = _without(paths[pending.event.order], step)
         return paths
+
+    def _all_that_are_left(self, pending: _Pending, step: Step) -> bool:
+        """Whether the others had left before the group was made, which has those only that come here."""
+        return any(
+            isinstance(other.event, GroupInitialised) and step in other.path
+            for other in self._pending[: pending.event.order]
+        )
+
+    def _listened_for(self, pending: _Pending, step: Step) -> bool:
+        """Whether the other ranks call it in a loop of their own, in which they may wait for whatever these do."""
+        return any(
+            other.loops > pending.loops
+            and _alike(other.event, pending.event)
+            and any(s.condition == step.condition and s.taken != step.taken for s in other.path)
+            for other in self._pending
+        )
 
     def _on_the_other_side(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
         """Whether the condition on the rank is one of several that all hold, and else a like call is come to."""

@@ -34,7 +34,7 @@ from ..values import (
 )
 from . import calls, division, filled, masked, unequal
 from .assignment import assign
-from .conditions import test, truth
+from .conditions import FLIPPED, test, truth
 from .core import Walk, expression
 from .folders import kept_in_list
 from .lookup import attribute
@@ -50,9 +50,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.Gt: operator.gt,
     ast.LtE: operator.le,
-}  # fmt: skip
-_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.IsNot: ast.Is, ast.NotIn: ast.In
 }  # fmt: skip
 _COMPREHENDED = 8  # elements of a known list for which a comprehension is evaluated one by one
 
@@ -260,7 +257,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     if isinstance(op, ast.In | ast.NotIn) and (found := _contained(walk, left, right)) is not None:
         return Const(found is isinstance(op, ast.In))
     rank = _rank_comparison(left, op, right) and not isinstance(op, ast.Is | ast.IsNot)
-    base = _FLIPPED.get(type(op), type(op))
+    base = FLIPPED.get(type(op), type(op))
     if rank and walk.loops and _takes_turns(node, left, right):
         walk.emit(DividedByRank, node)
         rank = False
