@@ -85,6 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--statistics", action="store_true", help="count the findings of each rule (text and json)")
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever is found")
     parser.add_argument("--verbose", action="store_true", help="also tell what the reader could not know")
+    parser.add_argument("--no-cache", action="store_true", help="read every file anew, and keep nothing of it")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -262,7 +263,11 @@ def _linted(arguments: argparse.Namespace) -> Iterator[Linted]:
     if not sources:
         (first, *_) = [c.settings for c in choices.values()]
         raise UserError(f"{first.where('exclude')} it leaves no file to lint; name a file, or exclude less")
-    outcomes = lint([(source, choices[source.given].torch) for source in sources], _workflows(arguments))
+    outcomes = lint(
+        [(source, choices[source.given].torch) for source in sources],
+        _workflows(arguments),
+        cached=not arguments.no_cache,
+    )
     for source, outcome in zip(sources, outcomes, strict=True):
         yield Linted(source, choices[source.given], outcome)
 

@@ -13,15 +13,17 @@ from . import suppressions
 from .errors import UserError
 from .events import Location
 from .findings import Finding
-from .reader import mentions_api, read
+from .reader import Reading, mentions_api, read
 from .rules import RULES, judge
 from .rules.unjudged import unjudged
 from .sources import Source, TooLarge, decode
 from .suppressions import Suppression
+from .target import Target
 from .trace import Note, Trace
 from .workers import map_forked
 
 if TYPE_CHECKING:
+    from .cache import Cache
     from .checklist import Verdict
 
 PARALLEL_FROM = 150_000  # bytes to read closely; below, starting processes takes longer than they save
@@ -49,10 +51,13 @@ class Outcome:
     problem: str | None = None  # why it could not be linted
 
 
-def lint(sources: Sequence[tuple[Source, str | None]], workflows: Sequence[str] = ()) -> list[Outcome]:
+def lint(
+    sources: Sequence[tuple[Source, str | None]], workflows: Sequence[str] = (), *, cached: bool = False
+) -> list[Outcome]:
     """Lint each file by the whole rule book, for the release of torch beside it; one outcome a file, in order.
 
-    `workflows` are those whose items are judged too.
+    `workflows` are those whose items are judged too. `cached`: where there is much to read, take what was found before
+    and still holds from the user's cache, and keep there what is found; not where workflows are judged.
     """
     contents = [_content(source) for source, _ in sources]
     todo = [
@@ -66,6 +71,8 @@ def lint(sources: Sequence[tuple[Source, str | None]], workflows: Sequence[str] 
     try:
         if sum(len(content) for _, content, _ in todo) < PARALLEL_FROM or len(todo) < 2:
             judged = [lint_one(*one, workflows=workflows) for one in todo]
+        elif cached and not workflows:
+            judged = _lint_what_changed(todo)
         else:
             judged = map_forked(lambda one: lint_one(*one, workflows=workflows), todo, _crashed)
     finally:
@@ -73,6 +80,46 @@ def lint(sources: Sequence[tuple[Source, str | None]], workflows: Sequence[str] 
             gc.enable()
     by_name = {outcome.name: outcome for outcome in judged}
     return [c if isinstance(c, Outcome) else by_name[s.name] for (s, _), c in zip(sources, contents, strict=True)]
+
+
+def _lint_what_changed(todo: Sequence[tuple[Source, bytes, str | None]]) -> list[Outcome]:
+    """The outcomes of those that are as they were, from the cache; the others are linted, and kept there."""
+    from .cache import Cache
+
+    cache = Cache.of_user()
+    known = {one[0].name: outcome for one in todo if cache and (outcome := _kept(cache, *one)) is not None}
+    rest = [one for one in todo if one[0].name not in known]
+    if rest:
+        found = map_forked(lambda one: lint_one(*one, cache=cache), rest, _crashed)
+        known.update((outcome.name, outcome) for outcome in found)
+        if cache is not None:
+            cache.prune()
+    return list(known.values())
+
+
+def _kept(cache: Cache, source: Source, content: bytes, torch: str | None) -> Outcome | None:
+    """What was found in a file before, if it still holds."""
+    if source.path is None:
+        return None
+    kept = cache.get(cache.key(source.path, source.name, content, _release(source.path, torch)), source.path)
+    if kept is None:
+        return None
+    return Outcome(source.name, kept.findings, kept.comments, kept.notes, kept.files)
+
+
+def _keep(cache: Cache, source: Source, content: bytes, torch: str | None, outcome: Outcome, reading: Reading) -> None:
+    """Keep what was found in a file, unless something went wrong that may not the next time."""
+    if source.path is not None and not any(note.fault for note in outcome.notes):
+        from .cache import Linted
+
+        key = cache.key(source.path, source.name, content, _release(source.path, torch))
+        cache.put(key, Linted(outcome.findings, outcome.comments, outcome.notes, outcome.files), reading.consulted)
+
+
+def _release(path: Path, given: str | None) -> str | None:
+    """The release of torch that a file is read for, as far as others than the file itself say."""
+    pin = Target(path, "", given).pin
+    return f"{pin.release} {pin.said}" if pin is not None else None
 
 
 def _content(source: Source) -> bytes | Outcome:
@@ -95,10 +142,12 @@ def lint_one(
     torch: str | None = None,
     texts: Mapping[str, str] | None = None,
     workflows: Sequence[str] = (),
+    cache: Cache | None = None,
 ) -> Outcome:
     """Lint one file by the whole rule book. Never raises: what went wrong is the outcome's `problem`.
 
-    `texts` holds, by their real paths, what some modules of its program are taken to contain.
+    `texts` holds, by their real paths, what some modules of its program are taken to contain. What is found is kept in
+    `cache`.
     """
     outcome = Outcome(source.name)
     texts = texts or {}
@@ -116,6 +165,8 @@ def lint_one(
         for file in {finding.at.file for finding in outcome.findings} - {source.name}:
             other = texts.get(os.path.realpath(file))
             outcome.comments += suppressions.find(file, other or decode(file, Path(file).read_bytes()))
+        if cache is not None:
+            _keep(cache, source, content, torch, outcome, reading)
     except UserError as error:
         outcome.problem = str(error)
     except Exception as error:  # ours, not the user's; the other files are judged all the same

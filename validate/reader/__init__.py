@@ -16,7 +16,7 @@ from ..records import record
 from ..target import Target
 from ..trace import Trace
 from .program import traces
-from .source import Project, load
+from .source import Consulted, Project, load
 
 _API = re.compile(
     rb"fully_shard|distributed\.checkpoint|distributed\s+import|init_process_group|async_save|FSDPModule"
@@ -31,11 +31,12 @@ _TRAINS = re.compile(rb"torch\.distributed|\.backward\(")
 class Reading:
     """What was read: one trace for the program, then one for each function that it does not reach.
 
-    `files` are those that were looked into, the program's own modules among them.
+    `files` are those that were looked into, the program's own modules among them; `consulted` what was looked for.
     """
 
     traces: tuple[Trace, ...]
     files: tuple[str, ...]
+    consulted: Consulted
 
 
 def mentions_api(source: bytes) -> bool:
@@ -63,4 +64,4 @@ def read(
     found = traces(file, project)
     target = Target(path, text, torch)
     kept = [dataclasses.replace(t, target=target) for t in found if t.events or t.notes or t is found[0]]
-    return Reading(tuple(kept), tuple(sorted({file.name, *project.names()})))
+    return Reading(tuple(kept), tuple(sorted({file.name, *project.names()})), project.consulted())

@@ -7,7 +7,7 @@ import functools
 import os
 import stat
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,19 @@ def _parse(text: str, name: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape sequence in the user's file is not our business
         return ast.parse(text.removeprefix("\ufeff"), name)
+
+
+@record(frozen=True)
+class Consulted:
+    """What was looked at on the disk for a program: had any of it been different, the program might be another.
+
+    `folders`: as those of `Project`; `files`: those that were opened, by their paths; `lookups`: what the name of a
+    module, by its parts, was found to be in a folder, None where there was nothing.
+    """
+
+    folders: tuple[Path, ...]
+    files: tuple[str, ...]
+    lookups: Mapping[tuple[str, ...], str | None]
 
 
 @dataclass
@@ -122,6 +135,11 @@ class Project:
         """The trees of the files read so far."""
         return [file.tree for file in self._files.values() if file is not None]
 
+    def consulted(self) -> Consulted:
+        """What was looked at so far."""
+        found = {looked: None if path is None else str(path) for looked, path in self._found.items()}
+        return Consulted(tuple(self.folders), tuple(map(str, self._files)), found)
+
     def _load(self, path: Path) -> SourceFile | None:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -130,7 +148,7 @@ class Project:
             return None
         if self.texts and (text := self.texts.get(os.path.realpath(path))) is not None:
             return SourceFile(path, self._shown(path), load(path, text).tree)
-        tree = _parsed(path, status.st_mtime_ns)
+        tree = _parsed(path, status.st_ctime_ns)
         return SourceFile(path, self._shown(path), tree) if tree is not None else None
 
     def _shown(self, path: Path) -> str:
@@ -142,11 +160,12 @@ class Project:
     def _below(self, folder: Path, parts: list[str]) -> Path | None:
         key = (str(folder), *parts)
         if key not in self._found:
-            self._found[key] = self._look(folder, parts)
+            self._found[key] = self.look(folder, parts)
         return self._found[key]
 
     @staticmethod
-    def _look(folder: Path, parts: list[str]) -> Path | None:
+    def look(folder: Path, parts: Sequence[str]) -> Path | None:
+        """The file, or folder, of a module whose dotted name has these parts; None when there is none in `folder`."""
         # Of texts: to make a Path takes longer than to ask whether there is one, and most of these there are not.
         path = os.path.join(folder, *parts)  # noqa: PTH118
         if os.path.isfile(package := os.path.join(path, "__init__.py")):  # noqa: PTH113, PTH118

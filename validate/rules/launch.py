@@ -64,8 +64,8 @@ class DeviceNotSet(Rule):
         return makes and not any(trace.before(first, AcceleratorUsed))
 
     def _goes_by_its_tensor(self, trace: Trace, event: Event) -> bool:
-        """Whether it runs on the device of its tensor, and the program names the devices of tensors itself."""
-        by_tensor = isinstance(event, CollectiveCalled) and not ("object" in event.op or "barrier" in event.op)
+        """Whether it runs on the device of its tensor, a barrier on that of the last, and the program names them."""
+        by_tensor = isinstance(event, CollectiveCalled) and "object" not in event.op
         return by_tensor and any(trace.before(event, DeviceNamed))
 
 

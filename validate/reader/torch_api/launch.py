@@ -172,6 +172,8 @@ def uses_accelerator(call: Call, method: str = "", receiver: Value | None = None
     """A call that puts something on the accelerator: `.cuda()`, `.to("cuda")`, `device="cuda"`."""
     walk = call.walk
     named = device_name(call, call.kwargs.get("device"))
+    if isinstance(call.kwargs.get("device"), Sym):
+        walk.emit(DeviceNamed, call.node)
     if method in ("to", "cuda", "xpu"):
         _numbered(call, 0, "device")
     if method == "to" and call.args:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .calls import Call
 
 _FSDP = "torch.distributed.fsdp.FSDPModule"
+# Names that the plugins of other accelerators add to torch's own modules.
+_OF_PLUGINS = re.compile(r"(^|_)(npu|hccl|hpu|mlu|cncl|musa|mccl|gcu|eccl)(_|$)", re.IGNORECASE)
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 _MODULE = "torch.nn.modules.module.Module"
 _MESH = "torch.distributed.DeviceMesh"
@@ -210,7 +212,7 @@ def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: 
     tree = walk.frame.file.tree
     facts = _facts(tree)
     key, last = (node, name, argument), name.rpartition(".")[2]
-    if key in walk.api_uses or (facts.extended and not any(table.history(name).values())):
+    if key in walk.api_uses or _OF_PLUGINS.search(last) or (facts.extended and not any(table.history(name).values())):
         return
     if name in walk.api_asked or (argument is not None and argument in facts.strings):
         return
