@@ -422,6 +422,7 @@ def _at_exit(call: Call) -> Value:
 @api("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort", "os.execv", "os.execvp")
 def _exit(call: Call) -> Value:
     call.walk.emit(Exited, call.node)
+    call.walk.leave_early(all_functions=True)
     raise Stop
 
 

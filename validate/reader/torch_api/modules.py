@@ -529,6 +529,8 @@ def _copied(call: Call) -> Value:
         assert isinstance(content, Items | Elements)
         call.walk.store.set((made.id, "%items"), content)
         return made
+    if isinstance(value, Obj) and value.what is What.OPAQUE and call.name.endswith("deepcopy"):
+        return call.walk.unknown(value.cls)  # it may be a module, and then is another one
     return value if value is not None else call.walk.unknown()
 
 

@@ -462,12 +462,8 @@ def _dict_get(call: Call, target: Obj) -> Value:
     key = call.args[0] if call.args else NONE
     read(call.walk, target, key, call.node)
     default = call.args[1] if len(call.args) > 1 else NONE
-    if (
-        content is not None
-        and content.exact
-        and isinstance(key, Const)
-        and all(isinstance(k, Const) for k, _ in content.items)
-    ):
+    keys = [k for k, _ in content.items] if content is not None else []
+    if content is not None and content.exact and (key in keys or all(isinstance(k, Const) for k in (key, *keys))):
         found = dict(content.items).get(key)
         if _named(call, "pop") and found is not None:
             left = tuple((k, v) for k, v in content.items if k != key)

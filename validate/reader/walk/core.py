@@ -133,6 +133,14 @@ class _Pending:
 
 
 @dataclass
+class _Site:
+    """A collective that is called at one place, once or in the rounds of a loop, and the ranks that come there."""
+
+    calls: list[_Pending]
+    steps: dict[tuple[int, bool], Step]
+
+
+@dataclass
 class Seen:
     """What a walk has seen up to some point, apart from what is in its store."""
 
@@ -482,10 +490,11 @@ class Walk:
         """Whether the object went out of sight so far."""
         return obj.id in self._escapes
 
-    def leave_early(self) -> None:
-        """The function being walked is left here, perhaps by some ranks only."""
+    def leave_early(self, *, all_functions: bool = False) -> None:
+        """The function being walked is left here, perhaps by some ranks only, or with it all that called it."""
         if any(step.ranks for step in self.path):
-            self.left_early.append((self.frame.scope, self.path, self.seen))
+            for frame in self.frames if all_functions else self.frames[-1:]:
+                self.left_early.append((frame.scope, self.path, self.seen))
 
     @property
     def seen(self) -> int:
@@ -733,27 +742,18 @@ class Walk:
         one function calls on both sides belong together before those of different functions do.
         """
         paths = [pending.path for pending in self._pending]
-        sites: dict[object, list[_Pending]] = {}
+        sites: dict[object, _Site] = {}
         for pending in self._pending:
-            steps = [s for s in pending.path if s.ranks is not None]
-            if len(steps) == 1 and pending.event.collective:
-                sites.setdefault((steps[0], type(pending.event), pending.event.at, pending.scopes), []).append(pending)
-        guarded = [(site, next(s for s in site[0].path if s.ranks is not None)) for site in sites.values()]
+            steps = {(s.condition, s.taken): s for s in pending.path if s.ranks is not None}
+            if steps and pending.event.collective:
+                key = (frozenset(steps), type(pending.event), pending.event.at, pending.scopes)
+                sites.setdefault(key, _Site([], dict(steps))).calls.append(pending)
+        guarded = list(sites.values())
         for by_function in (True, False):
-            waiting: dict[object, list[tuple[list[_Pending], Step]]] = {}
-            for site, step in guarded:
-                event = site[0].event
-                kind = (type(event), getattr(event, "op", ""), site[0].scopes[-1] if by_function else 0)
-                others = waiting.get((step.condition, not step.taken, kind))
-                if others:
-                    for paired in (*site, *others.pop(0)[0]):
-                        paths[paired.event.order] = _without(paths[paired.event.order], step)
-                else:
-                    waiting.setdefault((step.condition, step.taken, kind), []).append((site, step))
-            guarded = [one for rest in waiting.values() for one in rest]
-            guarded.sort(key=lambda one: one[0][0].event.order)
-        for site, step in guarded:
-            for pending in site:
+            while self._pair(guarded, by_function, paths):
+                guarded = [site for site in guarded if site.steps]
+        for site in guarded:
+            for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
                 if (
                     self._all_that_are_left(pending, step)
                     or self._listened_for(pending, step)
@@ -762,6 +762,30 @@ class Walk:
                 ):
                     paths[pending.event.order] = _without(paths[pending.event.order], step)
         return paths
+
+    def _pair(self, guarded: list[_Site], by_function: bool, paths: list[Path]) -> bool:
+        """Find calls that lie on the two sides of a condition and have all others in common; whether there were any."""
+        found = False
+        waiting: dict[object, list[_Site]] = {}
+        for site in guarded:
+            event, scope = site.calls[0].event, site.calls[0].scopes[-1] if by_function else 0
+            for (condition, taken), step in list(site.steps.items()):
+                rest = frozenset(site.steps) - {(condition, taken)}
+                kind = (type(event), getattr(event, "op", ""), scope, rest, condition)
+                others = waiting.get((kind, not taken), [])
+                while others:
+                    other = others.pop(0)
+                    if frozenset(other.steps) - {(condition, not taken)} == rest:
+                        break
+                else:
+                    waiting.setdefault((kind, taken), []).append(site)
+                    continue
+                del site.steps[condition, taken], other.steps[condition, not taken]
+                for paired in (*site.calls, *other.calls):
+                    paths[paired.event.order] = _without(paths[paired.event.order], step)
+                found = True
+                break
+        return found
 
     def _all_that_are_left(self, pending: _Pending, step: Step) -> bool:
         """Whether the others had left before the group was made, which has those only that come here."""

@@ -243,7 +243,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     values = [walk.evaluate(node.left), *(walk.evaluate(c) for c in node.comparators)]
     if len(node.ops) > 1:
         return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(ranked, values)))
-    op, (left, right) = node.ops[0], values
+    op, left, right = _of_first_rank(node.ops[0], *values)
     if isinstance(left, Const) and isinstance(right, Const):
         if type(op) in _COMPARE:
             with contextlib.suppress(TypeError):
@@ -264,6 +264,23 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
         walk.turns.add(walk.sym("compare", base.__name__, left, _constants(walk, right)).key)
     made = walk.sym("compare", base.__name__, left, _constants(walk, right), rank=rank)
     return Sym(made.key, rank, flip=base is not type(op))
+
+
+def _of_first_rank(op: ast.cmpop, left: Value, right: Value) -> tuple[ast.cmpop, Value, Value]:
+    """A comparison as it is, unless it is another way to ask whether a rank is the first: ranks count from 0."""
+    if ranked(right) and isinstance(left, Const) and type(op) in _MIRRORED:
+        op, left, right = _MIRRORED[type(op)](), right, left
+    if ranked(left) and isinstance(right, Const) and (found := _FIRST.get((type(op), right.value))) is not None:
+        return found(), left, Const(0)
+    return op, left, right
+
+
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq
+}  # fmt: skip
+_FIRST: dict[tuple[type[ast.cmpop], object], type[ast.cmpop]] = {
+    (ast.Gt, 0): ast.NotEq, (ast.GtE, 1): ast.NotEq, (ast.LtE, 0): ast.Eq, (ast.Lt, 1): ast.Eq
+}  # fmt: skip
 
 
 def _is_above(walk: Walk, left: Value, right: Value) -> bool:

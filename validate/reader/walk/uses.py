@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FSDP = "torch.distributed.fsdp.FSDPModule"
 # Names that the plugins of other accelerators add to torch's own modules.
-_OF_PLUGINS = re.compile(r"(^|_)(npu|hccl|hpu|mlu|cncl|musa|mccl|gcu|eccl)(_|$)", re.IGNORECASE)
+_OF_PLUGINS = re.compile(r"(^|_)(npu|hpu|mlu|musa|gcu)(_|$)|([hme]ccl|cncl)(_|$)", re.IGNORECASE)
 _FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 _MODULE = "torch.nn.modules.module.Module"
 _MESH = "torch.distributed.DeviceMesh"
