@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +179,17 @@ def test_the_readme_names_each_kind_of_check() -> None:
         assert f"`{kind}`" in said
 
 
+def some_wide(names: Iterable[str], wide: set[str]) -> list[Any]:
+    """The tasks, those marked whose checks take minutes; they were timed."""
+    return [pytest.param(name, marks=[pytest.mark.wide] if name in wide else []) for name in names]
+
+
 @pytest.mark.slow
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name",
+    some_wide(WRONG, {"lost-last-checkpoint", "dropout-after-restart", "preemption", "learning-rate-restarts"}),
+)
 def test_a_task_starts_wrong_in_the_way_it_was_made_to(name: str, tmp_path: Path) -> None:
     prepared(name, tmp_path)
     found = reasons(name, tmp_path)
@@ -192,7 +201,13 @@ def test_a_task_starts_wrong_in_the_way_it_was_made_to(name: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name",
+    some_wide(
+        TASKS,
+        {"lost-last-checkpoint", "dropout-after-restart", "preemption", "learning-rate-restarts", "other-ranks"},
+    ),
+)
 def test_a_solution_passes_every_check(name: str, tmp_path: Path) -> None:
     solve(name, prepared(name, tmp_path))
     assert set(reasons(name, tmp_path)) == {None}

@@ -30,10 +30,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What `torch.compile` made for one row serves the next."""
+def compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+    """What `torch.compile` made for one row serves the next, whichever process of the tests that comes to."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "inductor"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
         yield
 
 

@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.matrix]
         ("disabled", "dp_shard=-1", 2),
         ("async", "dp_shard=-1", 2),
         ("async_with_pinned_mem", "dp_shard=-1", 2),
-        ("disabled", "dp_shard=-1,tp=2", 4),
+        pytest.param("disabled", "dp_shard=-1,tp=2", 4, marks=pytest.mark.wide),
         ("async", "dp_replicate=2,dp_shard=-1", 4),
-        ("async_with_pinned_mem", "dp_shard=-1,tp=2", 4),
+        pytest.param("async_with_pinned_mem", "dp_shard=-1,tp=2", 4, marks=pytest.mark.wide),
     ],
 )
 def test_a_generated_script_keeps_what_it_saves(
