@@ -47,7 +47,9 @@ class DeviceNotSet(Rule):
         for initialised in trace.of(GroupInitialised):
             if "nccl" not in (initialised.backend or "") or initialised.device_bound or initialised.world_size == 1:
                 continue
-            meeting = (e for e in trace.after(initialised, Event) if e.collective or isinstance(e, Sharded))
+            # A group is agreed upon by way of the store, without a device.
+            following = (e for e in trace.after(initialised, Event) if not isinstance(e, GroupCreated))
+            meeting = (e for e in following if e.collective or isinstance(e, Sharded))
             first = next((e for e in meeting if not self._goes_by_its_tensor(trace, e)), None)
             if first is None or any(trace.before(first, DeviceSet)) or self._set_by_mesh(trace, first):
                 continue

@@ -15,6 +15,7 @@ from ..events import (
     Parallelised,
     PartialRead,
     Ref,
+    Sharded,
     Stepped,
 )
 from ..findings import Finding, Severity
@@ -181,7 +182,7 @@ class LossReducedBeforeBackward(Rule):
     clause = 6
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        for backward in trace.of(Backward):
+        for backward in trace.of(Backward) if any(trace.of(Sharded)) else ():
             reduced = next((c for c in trace.before(backward, CollectiveCalled) if set(c.of) & set(backward.of)), None)
             if reduced is None:
                 continue

@@ -101,7 +101,11 @@ def _compares_with_none(node: ast.Compare) -> bool:
 
 def branch(walk: Walk, node: ast.expr, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
     """Walk what follows a condition; False when neither side comes to its end."""
-    found = test(walk, node)
+    return take(walk, test(walk, node), yes, no)
+
+
+def take(walk: Walk, found: Test, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
+    """Walk what follows a condition that was evaluated."""
     if found.sieve:
         fell = [_attempt(walk, yes), _attempt(walk, no)]
         return any(fell)
@@ -216,7 +220,7 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
     walk.tests[condition] = (node, walk.frame.file.tree)
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
-    about = walk.about(value)
+    about = walk.about(value) if walk.asks else None
     question = Question(ast.unparse(node), about) if about is not None else None
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 

@@ -206,6 +206,7 @@ class Walk:
         self.costs: dict[ast.AST, Cost] = {}
         # For `uses`: undecided conditions and their files, the `try` statements whose bodies are being walked, the uses
         # told, the names that the program asked for, and keys of literal dicts.
+        self.asks = True  # whether the conditions that are met are questions, on whose answers the ranks must agree
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
         self.trying: list[ast.Try] = []
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
