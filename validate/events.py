@@ -996,10 +996,14 @@ class LoadedValueRead(Event):
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class TorchSaved(Event):
-    """`torch.save`; `entries` as for a DCP save, None where the observer could not see into the object."""
+    """`torch.save`; `entries` as for a DCP save, None where the observer could not see into the object.
+
+    `by_rank`: the name of the file has the rank in it (reader).
+    """
 
     target: str | None = None
     entries: tuple[Entry, ...] | None = None
+    by_rank: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

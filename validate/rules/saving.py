@@ -35,9 +35,10 @@ class TorchSaveOfShards(Rule):
             shards = [e for e in saved.entries or () if e.form in (Form.SHARDED, Form.LOCAL)]
             if not shards:
                 continue
+            rest = "as many ranks can read these files back, no others" if saved.by_rank else "the rest is in no file"
             message = (
-                f"torch.save of {quoted(shards)} writes this rank's shards only; the rest of the state is in no file. "
-                "Use dcp.save on all ranks, or gather first: "
+                f"torch.save of {quoted(shards)} writes this rank's shards only: {rest}. Use dcp.save on all ranks, "
+                "or gather first: "
                 "get_model_state_dict(..., options=StateDictOptions(full_state_dict=True, cpu_offload=True))."
             )
             yield self.finding(saved, message)

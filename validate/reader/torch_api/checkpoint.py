@@ -405,7 +405,9 @@ def _torch_save(call: Call) -> Value:
         saved = tuple(e for _, v in members(value) for e in _entries_of_one(call, "", v, False, 0))
     if saved is None and isinstance(value, Tensors):
         saved = tuple(_entries_of_one(call, "", value, False, 0))
-    walk.emit(TorchSaved, call.node, target=target if isinstance(target, str) else None, entries=saved)
+    by_rank = ranked(call.get(1, "f"))
+    target = target if isinstance(target, str) else None
+    walk.emit(TorchSaved, call.node, target=target, entries=saved, by_rank=by_rank)
     return NONE
 
 
