@@ -17,6 +17,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Parallelised,
     PartialRead,
     Ref,
+    Sharded,
     Stepped,
 )
 
@@ -90,9 +91,11 @@ def test_in_a_run_any_reduction_after_the_read_may_be_its_own() -> None:
 def test_a_loss_that_was_reduced() -> None:
     loss = Ref(42, "loss")
     reduced, backward = does(CollectiveCalled, op="all_reduce", of=(loss,)), does(Backward, of=(loss,))
-    assert found(reduced, backward) == [("FS409", 2)]
-    assert found(reduced, BACKWARD) == []
-    assert found(SOMETHING, BACKWARD) == []
+    sharded = does(Sharded, module=MODEL)
+    assert found(sharded, reduced, backward) == [("FS409", 3)]
+    assert found(sharded, reduced, BACKWARD) == []
+    assert found(sharded, SOMETHING, BACKWARD) == []
+    assert found(reduced, backward) == []  # nothing averages its gradients
 
 
 # --- clipping over several meshes ---

@@ -336,9 +336,15 @@ _DEFAULT_GROUP = (External("torch.distributed.group.WORLD"), External("torch.dis
 
 def group_of(call: Call, value: Value | None) -> Ref | None:
     """The process group given, also one of which nothing is known; None for the default one."""
-    if value is None or value == NONE or value in _DEFAULT_GROUP:
+    if value is None or (value == NONE and not _is_asked_for(call)) or value in _DEFAULT_GROUP:
         return None
     return call.walk.ref(value if isinstance(value, Obj) else call.walk.unknown())
+
+
+def _is_asked_for(call: Call) -> bool:
+    """Whether the group is what a function returns, which may have been set where the reader does not look."""
+    keywords = call.node.keywords if isinstance(call.node, ast.Call) else []
+    return any(keyword.arg == "group" and isinstance(keyword.value, ast.Call) for keyword in keywords)
 
 
 # Each collective, and where its group stands among its positional arguments.

@@ -6,6 +6,7 @@ import ast
 import builtins
 import contextlib
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -257,6 +258,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     if isinstance(op, ast.In | ast.NotIn) and (found := _contained(walk, left, right)) is not None:
         return Const(found is isinstance(op, ast.In))
     rank = _rank_comparison(left, op, right) and not isinstance(op, ast.Is | ast.IsNot)
+    rank = rank and not _may_be_its_own(walk, (node.left, left), (node.comparators[0], right))
     base = FLIPPED.get(type(op), type(op))
     if rank and walk.loops and _takes_turns(node, left, right):
         walk.emit(DividedByRank, node)
@@ -343,6 +345,8 @@ def _rank_comparison(left: Value, op: ast.cmpop, right: Value) -> bool:
     """
     if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and any(map(_counts_all, (left, right))):
         return False
+    if ranked(left) and ranked(right):  # two numbers of each rank's own may be one on all of them
+        return False
     below = ((left, right, ast.Lt | ast.GtE), (right, left, ast.Gt | ast.LtE))
     for one, other, asks_for_sign in below:
         if ranked(one):
@@ -350,6 +354,22 @@ def _rank_comparison(left: Value, op: ast.cmpop, right: Value) -> bool:
             is_check = value == -1 or (value == 0 and isinstance(op, asks_for_sign))
             return not (is_check or (isinstance(value, str) and not value.isdigit()) or other == NONE)
     return False
+
+
+def _may_be_its_own(walk: Walk, *sides: tuple[ast.expr, Value]) -> bool:
+    """Whether a rank is compared with something of which neither value nor name tell that it is the same everywhere."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(value, Obj)
+        and walk.what(value) is What.OPAQUE
+        and value.cls is None
+        and not _ONE_FOR_ALL.search(node.attr)
+        for node, value in sides
+    )
+
+
+# How programs call the rank that does something for all, or a number of ranks.
+_ONE_FOR_ALL = re.compile(r"src|source|dst|dest|root|main|master|first|last|lead|sav|writ|zero|world|size|num|coord")
 
 
 def _counts_all(value: Value) -> bool:
