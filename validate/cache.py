@@ -49,6 +49,7 @@ class Cache:
 
     folder: Path
     _tool: str = ""
+    _since: int = field(default_factory=time.time_ns)
     _stamps: dict[str, Stamp] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
     _found: dict[tuple[str, ...], str | None] = field(default_factory=dict)
@@ -87,7 +88,9 @@ class Cache:
             return None
 
     def put(self, key: str, linted: Linted, consulted: Consulted) -> None:
-        """Keep something. Does nothing where it cannot be written."""
+        """Keep something. Does nothing where it cannot be written, or may be of files as they no longer are."""
+        if any(self._stamp(file)[1] >= self._since for file in consulted.files):
+            return
         kept = {
             "folders": [str(folder) for folder in consulted.folders],
             "files": {file: [*self._settled(file), self._digest(file)] for file in consulted.files},

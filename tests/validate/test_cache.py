@@ -11,6 +11,7 @@ import pytest
 from pytorch_fsdp2_dcp.validate import linter
 from pytorch_fsdp2_dcp.validate.cache import LIFETIME
 from pytorch_fsdp2_dcp.validate.linter import Outcome, lint
+from pytorch_fsdp2_dcp.validate.reader import Reading, read
 from pytorch_fsdp2_dcp.validate.sources import find_sources
 
 TRAIN = """\
@@ -122,6 +123,18 @@ def test_what_is_in_the_cache_is_not_trusted(project: Path) -> None:
         for entry in entries:
             entry.write_text(content)
         assert linted(cached=True) == expected
+
+
+def test_what_changes_while_it_is_read_is_not_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(*arguments: object, **options: object) -> Reading:
+        found = read(*arguments, **options)  # type: ignore[arg-type]
+        (project / "setup.py").touch()
+        return found
+
+    monkeypatch.setattr(linter, "read", reading)
+    linted(cached=True)
+    entries = [path.read_text() for path in (project.parent / "cache").rglob("*") if path.is_file()]
+    assert not [entry for entry in entries if "train.py" in entry]
 
 
 def test_entries_do_not_stay_forever(project: Path) -> None:
