@@ -66,8 +66,12 @@ class DeviceNotSet(Rule):
         return makes and not any(trace.before(first, AcceleratorUsed))
 
     def _goes_by_its_tensor(self, trace: Trace, event: Event) -> bool:
-        """Whether it runs on the device of its tensor, a barrier on that of the last, and the program names them."""
+        """Whether it runs on the device of its tensor, a barrier on that of the last, and the program names them.
+
+        So do those of a mesh, but for what `fully_shard` moves, which goes to the device of the process.
+        """
         by_tensor = isinstance(event, CollectiveCalled) and "object" not in event.op
+        by_tensor = by_tensor or (isinstance(event, MeshCreated) and not any(trace.of(Sharded)))
         return by_tensor and any(trace.before(event, DeviceNamed))
 
 

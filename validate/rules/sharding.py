@@ -239,7 +239,8 @@ class CheckpointWrapperAfterSharding(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for wrapped in trace.of(ActivationsCheckpointed):
-            sharded = next((s for s in trace.before(wrapped, Sharded) if s.module == wrapped.module), None)
+            before = (s for s in trace.before(wrapped, Sharded) if s.module == wrapped.module and not s.among)
+            sharded = next(before, None)
             if sharded is None:
                 continue
             message = (
