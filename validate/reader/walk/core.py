@@ -776,7 +776,7 @@ class Walk:
                 others = waiting.get((kind, not taken), [])
                 while others:
                     other = others.pop(0)
-                    if frozenset(other.steps) - {(condition, not taken)} == rest:
+                    if other.steps.keys() == rest | {(condition, not taken)}:  # it may have been paired meanwhile
                         break
                 else:
                     waiting.setdefault((kind, taken), []).append(site)
