@@ -15,7 +15,7 @@ demo: $(READY)
 # Some 25 minutes on two cores. CI runs `make test matrix`.
 test: check slow
 
-# The fast tier, under two minutes: style, types, and every test that is not marked slow.
+# The fast tier, some three minutes: style, types, and every test that is not marked slow.
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

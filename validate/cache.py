@@ -34,7 +34,7 @@ Stamp = tuple[int, int]
 
 
 @dataclass
-class Linted:
+class Kept:
     """What is kept of one file."""
 
     findings: list[Finding]
@@ -77,32 +77,32 @@ class Cache:
         )
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
-    def get(self, key: str, path: Path) -> Linted | None:
+    def get(self, key: str, path: Path) -> Kept | None:
         """What is kept under a key, if it still holds."""
         try:
-            kept = json.loads(self._file(key).read_bytes())
-            if kept["folders"] != [str(f) for f in Project.around(path, None).folders] or not self._holds(kept):
+            entry = json.loads(self._file(key).read_bytes())
+            if entry["folders"] != [str(f) for f in Project.around(path, None).folders] or not self._holds(entry):
                 return None
-            return _read(kept)
+            return _read(entry)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
 
-    def put(self, key: str, linted: Linted, consulted: Consulted) -> None:
+    def put(self, key: str, kept: Kept, consulted: Consulted) -> None:
         """Keep something. Does nothing where it cannot be written, or may be of files as they no longer are."""
         if any(self._stamp(file)[1] >= self._since for file in consulted.files):
             return
-        kept = {
+        entry = {
             "folders": [str(folder) for folder in consulted.folders],
             "files": {file: [*self._settled(file), self._digest(file)] for file in consulted.files},
             "lookups": [[list(looked), found] for looked, found in consulted.lookups.items()],
-            **_written(linted),
+            **_written(kept),
         }
         file = self._file(key)
         with contextlib.suppress(OSError):
             file.parent.mkdir(exist_ok=True, mode=0o700)
             handle, name = tempfile.mkstemp(dir=file.parent)
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as out:
-                json.dump(kept, out, separators=(",", ":"))
+                json.dump(entry, out, separators=(",", ":"))
             os.replace(name, file)  # noqa: PTH105
 
     def prune(self) -> None:
@@ -116,13 +116,13 @@ class Cache:
     def _file(self, key: str) -> Path:
         return self.folder / key[:2] / key[2:]
 
-    def _holds(self, kept: Mapping[str, Any]) -> bool:
+    def _holds(self, entry: Mapping[str, Any]) -> bool:
         """Whether the files that were read are as they were, and each import leads where it led."""
         files = all(
             self._stamp(file) == (size, changed) or self._digest(file) == digest
-            for file, (size, changed, digest) in kept["files"].items()
+            for file, (size, changed, digest) in entry["files"].items()
         )
-        return files and all(self._find(tuple(looked)) == found for looked, found in kept["lookups"])
+        return files and all(self._find(tuple(looked)) == found for looked, found in entry["lookups"])
 
     def _find(self, looked: tuple[str, ...]) -> str | None:
         if looked not in self._found:
@@ -167,7 +167,7 @@ def _of_tool() -> str:
 # --- as JSON ---
 
 
-def _written(linted: Linted) -> dict[str, Any]:
+def _written(kept: Kept) -> dict[str, Any]:
     return {
         "findings": [
             [
@@ -179,24 +179,24 @@ def _written(linted: Linted) -> dict[str, Any]:
                 _place(f.at),
                 [[_place(at), w] for at, w in f.related],
             ]
-            for f in linted.findings
+            for f in kept.findings
         ],
-        "comments": [[_place(c.at), c.first_line, c.last_line, list(c.codes)] for c in linted.comments],
-        "notes": [[_place(note.at), note.text] for note in linted.notes],
-        "read": list(linted.files),
+        "comments": [[_place(c.at), c.first_line, c.last_line, list(c.codes)] for c in kept.comments],
+        "notes": [[_place(note.at), note.text] for note in kept.notes],
+        "read": list(kept.files),
     }
 
 
-def _read(kept: Mapping[str, Any]) -> Linted:
+def _read(entry: Mapping[str, Any]) -> Kept:
     findings = [
         Finding(
             code, name, Severity(severity), clause, message, Location(*at), tuple((Location(*p), w) for p, w in related)
         )
-        for code, name, severity, clause, message, at, related in kept["findings"]
+        for code, name, severity, clause, message, at, related in entry["findings"]
     ]
-    comments = [Suppression(Location(*at), first, last, tuple(codes)) for at, first, last, codes in kept["comments"]]
-    notes = [Note(Location(*at), text) for at, text in kept["notes"]]
-    return Linted(findings, comments, notes, tuple(kept["read"]))
+    comments = [Suppression(Location(*at), first, last, tuple(codes)) for at, first, last, codes in entry["comments"]]
+    notes = [Note(Location(*at), text) for at, text in entry["notes"]]
+    return Kept(findings, comments, notes, tuple(entry["read"]))
 
 
 def _place(at: Location) -> Sequence[str | int]:

@@ -101,7 +101,7 @@ def _kept(cache: Cache, source: Source, content: bytes, torch: str | None) -> Ou
     """What was found in a file before, if it still holds."""
     if source.path is None:
         return None
-    kept = cache.get(cache.key(source.path, source.name, content, _release(source.path, torch)), source.path)
+    kept = cache.get(_key(cache, source.path, source.name, content, torch), source.path)
     if kept is None:
         return None
     return Outcome(source.name, kept.findings, kept.comments, kept.notes, kept.files)
@@ -110,16 +110,16 @@ def _kept(cache: Cache, source: Source, content: bytes, torch: str | None) -> Ou
 def _keep(cache: Cache, source: Source, content: bytes, torch: str | None, outcome: Outcome, reading: Reading) -> None:
     """Keep what was found in a file, unless something went wrong that may not the next time."""
     if source.path is not None and not any(note.fault for note in outcome.notes):
-        from .cache import Linted
+        from .cache import Kept
 
-        key = cache.key(source.path, source.name, content, _release(source.path, torch))
-        cache.put(key, Linted(outcome.findings, outcome.comments, outcome.notes, outcome.files), reading.consulted)
+        key = _key(cache, source.path, source.name, content, torch)
+        cache.put(key, Kept(outcome.findings, outcome.comments, outcome.notes, outcome.files), reading.consulted)
 
 
-def _release(path: Path, given: str | None) -> str | None:
-    """The release of torch that a file is read for, as far as others than the file itself say."""
-    pin = Target(path, "", given).pin
-    return f"{pin.release} {pin.said}" if pin is not None else None
+def _key(cache: Cache, path: Path, name: str, content: bytes, torch: str | None) -> str:
+    """What an entry is found by: the release of torch is as given, or as others than the file itself say."""
+    pin = Target(path, "", torch).pin
+    return cache.key(path, name, content, f"{pin.release} {pin.said}" if pin is not None else None)
 
 
 def _content(source: Source) -> bytes | Outcome:

@@ -313,8 +313,8 @@ _LAST = re.compile(r"last|final|force|(^|_)(end|done)|== [\w.]*(steps|iters)\b",
 @api(DCP + "save", DCP + "save_state_dict")
 def _save(call: Call) -> Value:
     walk = call.walk
-    asked = [ast.unparse(walk.tests[step.condition][0]) for step in walk.path if step.condition in walk.tests]
-    walk.emit(Saved, call.node, **of_save(call), final=any(map(_LAST.search, asked)))
+    final = any(_LAST.search(ast.unparse(test)) for test, _ in walk.tests_on_the_way())
+    walk.emit(Saved, call.node, **of_save(call), final=final)
     return call.walk.unknown()
 
 

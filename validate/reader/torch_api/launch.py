@@ -110,8 +110,7 @@ def _is_initialized(call: Call) -> Value:
 
 def _may_be_there(walk: Walk) -> bool:
     """Whether an unknown caller may have set up all that there is to set up: it is asked whether a group is there."""
-    tests = (walk.tests[step.condition][0] for step in walk.path if step.condition in walk.tests)
-    return not walk.in_entry and any("is_initialized" in ast.unparse(test) for test in tests)
+    return not walk.in_entry and any("is_initialized" in ast.unparse(test) for test, _ in walk.tests_on_the_way())
 
 
 @functools.lru_cache(maxsize=512)

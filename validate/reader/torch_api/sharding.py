@@ -97,7 +97,7 @@ def _is_container(call: Call, module: Obj) -> bool:
         listed = module.cls in _LISTS
     # A program that goes through modules and asks something of each may ask by way of it whether it has a forward.
     node = call.node.args[0] if isinstance(call.node, ast.Call) and call.node.args else None
-    sifted = isinstance(node, ast.Name) and any(step.condition in walk.tests for step in walk.path)
+    sifted = isinstance(node, ast.Name) and bool(walk.tests_on_the_way())
     handlers = [handler for statement in walk.trying for handler in statement.handlers]
     caught = any(handler.type is not None and "ValueError" in ast.unparse(handler.type) for handler in handlers)
     return listed and not (sifted or caught or call.one_of_several or doubted(walk, call.node))

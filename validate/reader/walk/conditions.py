@@ -99,13 +99,8 @@ def _compares_with_none(node: ast.Compare) -> bool:
     return is_equality and isinstance(other, ast.Constant) and other.value is None
 
 
-def branch(walk: Walk, node: ast.expr, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
-    """Walk what follows a condition; False when neither side comes to its end."""
-    return take(walk, test(walk, node), yes, no)
-
-
-def take(walk: Walk, found: Test, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
-    """Walk what follows a condition that was evaluated."""
+def branch(walk: Walk, found: Test, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
+    """Walk what follows a condition that was evaluated; False when neither side comes to its end."""
     if found.sieve:
         fell = [_attempt(walk, yes), _attempt(walk, no)]
         return any(fell)

@@ -518,6 +518,10 @@ class Walk:
         """The files that were read so far, and those whose functions are being walked."""
         return {*self.project.trees(), *(frame.file.tree for frame in self.frames)}
 
+    def tests_on_the_way(self) -> list[tuple[ast.expr, ast.Module]]:
+        """The conditions, as they are written and in which file, of the branches taken to get here."""
+        return [self.tests[step.condition] for step in self.path if step.condition in self.tests]
+
     def note(self, node: ast.AST | None, text: str, *, fault: bool = False) -> None:
         """Something here, or at the statement being walked, is not known; `fault`: since the reader failed."""
         self._notes[Note(_place(*self.here) if node is None else self.at(node), text, fault)] = None

@@ -28,7 +28,7 @@ from ..values import (
 )
 from . import calls, filled, masked, unequal
 from .assignment import assign, extend
-from .conditions import take, test
+from .conditions import branch, test
 from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .counting import training_loop
@@ -219,7 +219,7 @@ def _sides(walk: Walk, node: ast.If) -> bool:
     fails = any(side and isinstance(side[-1], ast.Raise) for side in (node.body, node.orelse))
     with walk.restored("asks", not fails):
         found = test(walk, node.test)
-    return take(walk, found, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
+    return branch(walk, found, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
 
 
 @statement(ast.Assert)

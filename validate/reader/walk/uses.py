@@ -106,8 +106,12 @@ def _tested(walk: Walk, node: ast.AST) -> bool:
     if not isinstance(node, ast.Attribute):
         return False
     receiver = ast.unparse(node.value)
-    tests = [walk.tests[step.condition][0] for step in walk.path if step.condition in walk.tests]
-    asked = [part for test in tests for part in ast.walk(test) if isinstance(part, ast.Call) and len(part.args) == 2]
+    asked = [
+        part
+        for test, _ in walk.tests_on_the_way()
+        for part in ast.walk(test)
+        if isinstance(part, ast.Call) and len(part.args) == 2
+    ]
     return any(
         ast.unparse(a.func) == "isinstance"
         and ast.unparse(a.args[0]) == receiver
@@ -229,8 +233,7 @@ def _tell(walk: Walk, node: ast.AST, name: str, argument: str | None, imported: 
 
 def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
     """Whether a condition on the way to here, or around it, asks what torch has."""
-    tests = [walk.tests[step.condition] for step in walk.path if step.condition in walk.tests]
-    if any(_asks(test, _facts(tree)) for test, tree in tests):
+    if any(_asks(test, _facts(tree)) for test, tree in walk.tests_on_the_way()):
         return True
     inner = node
     while (outer := facts.parents.get(inner)) is not None:
