@@ -109,10 +109,10 @@ def test_a_change_that_keeps_size_and_time_is_seen() -> None:
 
 def test_another_release_of_torch_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
     linted(cached=True)
-    asked = []
-    monkeypatch.setattr(linter, "lint_one", lambda source, *_, **__: asked.append(source) or Outcome(source.name))
-    lint([(source, "2.6") for source in find_sources(["."])], cached=True)
-    assert len(asked) == 2
+    # Files are linted in processes of their own, too: what happened there shows in the outcomes alone.
+    monkeypatch.setattr(linter, "lint_one", lambda source, *_, **__: Outcome(source.name, problem="linted anew"))
+    outcomes = lint([(source, "2.6") for source in find_sources(["."])], cached=True)
+    assert [outcome.problem for outcome in outcomes] == ["linted anew"] * 2
 
 
 def test_what_is_in_the_cache_is_not_trusted(project: Path) -> None:
