@@ -81,7 +81,7 @@ class Cache:
         """What is kept under a key, if it still holds."""
         try:
             entry = json.loads(self._file(key).read_bytes())
-            if entry["folders"] != [str(f) for f in Project.around(path, None).folders] or not self._holds(entry):
+            if entry["folders"] != [str(f) for f in Project.around(path).folders] or not self._holds(entry):
                 return None
             return _read(entry)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):

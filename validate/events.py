@@ -821,7 +821,8 @@ class GradientsCleared(Event):
 class StateTaken(Event):
     """A state dict was made from the objects `of`; `state` is the dictionary.
 
-    `full` and `offload` are the options of the helper functions; False for `x.state_dict()`.
+    `full` and `offload` are the options of the helper functions; False for `x.state_dict()`. `unsharded`: no module was
+    built in sight, and yet these are sure not to be sharded (reader).
     """
 
     of: tuple[Ref, ...]
@@ -829,6 +830,7 @@ class StateTaken(Event):
     via: Via
     full: bool | None = False
     offload: bool | None = False
+    unsharded: bool = False
 
     @property
     def collective(self) -> bool:

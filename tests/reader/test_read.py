@@ -159,6 +159,45 @@ def test_files_that_mention_no_api_are_told_apart_by_their_bytes(source: bytes, 
     assert mentions_api(source) is expected
 
 
+@pytest.mark.parametrize(
+    ("mark", "library", "found"),
+    [
+        ("pyproject.toml", "lib", True),
+        ("setup.py", "src/lib", True),
+        (".git", "lib", True),
+        ("README.md", "lib", False),  # nothing says that they belong together
+        ("scripts/pyproject.toml", "lib", False),  # a project of its own
+    ],
+)
+def test_modules_are_found_from_the_root_of_the_project(
+    mark: str, library: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in a folder of its own uses the package beside it, which is installed, or on the path of its author."""
+    for folder in ("scripts", library):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / mark).touch()
+    (tmp_path / library / "__init__.py").touch()
+    (tmp_path / library / "parallel.py").write_text(
+        "from torch.distributed.fsdp import fully_shard\n\n\ndef shard(model):\n    fully_shard(model)\n"
+    )
+    (tmp_path / "scripts/train.py").write_text(
+        "from torch import nn\nfrom lib.parallel import shard\n\nmodel = nn.Linear(2, 2)\nshard(model)\n"
+    )
+    for folder, script in ((".", "scripts/train.py"), ("scripts", "train.py")):
+        monkeypatch.chdir(tmp_path / folder)
+        trace = read(Path(script)).traces[0]
+        assert [sharded.at.line for sharded in trace.of(Sharded)] == [5] * found
+
+
+def test_what_is_installed_is_no_project(tmp_path: Path) -> None:
+    package = tmp_path / ".venv/lib/python3/site-packages/lib"
+    package.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "helpers.py").write_text(IMPORTS)
+    (package / "train.py").write_text("import helpers\n")
+    assert read(package / "train.py").files == (str(package / "train.py"),)
+
+
 def test_reading_imports_neither_torch_nor_the_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHARDED + "raise SystemExit('the program was run')\n")
     code = (

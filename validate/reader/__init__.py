@@ -48,19 +48,18 @@ def read(
     path: Path,
     *,
     text: str | None = None,
-    root: Path | None = None,
     torch: str | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Reading:
     """Read the program that starts at `path`, whose content is `text` where given.
 
-    Modules that it imports are looked for in its folder, the folders of its packages, and `root`; `texts` holds, by
-    their real paths, what some of them are taken to contain. `torch` is the release that it is written for, where the
-    project's own pin does not count. Raises UserError with one line when the
-    file is not found, is not UTF-8 or does not parse.
+    Modules that it imports are looked for in its folder, the folders of its packages, and the root of its project;
+    `texts` holds, by their real paths, what some of them are taken to contain. `torch` is the release that it is
+    written for, where the project's own pin does not count. Raises UserError with one line when the file is not found,
+    is not UTF-8 or does not parse.
     """
     file = load(path, text)
-    project = Project.around(path, root, texts)
+    project = Project.around(path, texts)
     found = traces(file, project)
     target = Target(path, text, torch)
     kept = [dataclasses.replace(t, target=target) for t in found if t.events or t.notes or t is found[0]]

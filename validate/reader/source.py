@@ -17,6 +17,7 @@ from ..sources import decode
 
 MODULE_LIMIT = 80  # project modules read for one program
 INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there are libraries, not parts of one project
+ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")  # what marks the root of a project
 SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
 
 
@@ -75,7 +76,7 @@ class Consulted:
 
 @dataclass
 class Project:
-    """Where the modules of a program are looked for: the folders of its entry and of its packages, and a root.
+    """Where the modules of a program are looked for: the folders of its entry and of its packages, and its root.
 
     `texts`: what some files (by their real paths) are taken to hold, whatever is on the disk.
     """
@@ -87,17 +88,19 @@ class Project:
     _found: dict[tuple[str, ...], Path | None] = field(default_factory=dict)  # what each name is, looked up once
 
     @classmethod
-    def around(cls, entry: Path, root: Path | None, texts: Mapping[str, str] | None = None) -> Project:
-        """The project of a program that starts at `entry`: Python's own rule first, then the tops of its packages."""
+    def around(cls, entry: Path, texts: Mapping[str, str] | None = None) -> Project:
+        """The project of a program that starts at `entry`: Python's own rule first, then the tops of its packages.
+
+        Then what is installed of the project, or on the path of those who work on it: its root, and `src` below that.
+        """
         folder = entry.parent
         folders = [folder]
         while (folder / "__init__.py").is_file() and folder != folder.parent:
             folder = folder.parent
             folders.append(folder)
-        if root is not None:
-            folders.append(root)
-        folders = [f for f in folders if f.name not in INSTALLED]
-        return cls(list(dict.fromkeys(folders)), entry.is_absolute(), texts or {})
+        known = [os.path.abspath(f) for f in folders]  # noqa: PTH100 - links are not followed by Python either
+        folders += [Path(f) for f in _roots(known[-1]) if f not in known]
+        return cls([f for f in folders if f.name not in INSTALLED], entry.is_absolute(), texts or {})
 
     def find(self, module: str) -> Path | None:
         """The file of a dotted module name; for a package its `__init__.py`, for one without it the folder."""
@@ -173,6 +176,16 @@ class Project:
         if parts and os.path.isfile(path + ".py"):  # noqa: PTH113
             return Path(path + ".py")
         return Path(path) if os.path.isdir(path) and any(Path(path).glob("*.py")) else None  # noqa: PTH112
+
+
+@functools.cache
+def _roots(folder: str) -> tuple[str, ...]:
+    """The root of the project that a folder lies in, with its `src`; nothing for a library that is installed."""
+    here = Path(folder)
+    if not set(INSTALLED).isdisjoint(here.parts):
+        return ()
+    root = next((f for f in (here, *here.parents) if any((f / mark).exists() for mark in ROOTS)), None)
+    return () if root is None else tuple(str(f) for f in (root, root / "src") if f.is_dir())
 
 
 @functools.lru_cache(maxsize=4096)

@@ -317,7 +317,7 @@ _UNION_LIMIT = 12
 
 
 def union(members: Sequence[tuple[Path, Value]]) -> Value:
-    """The value that is one of `members`. Raises nothing; more than a dozen are cut off."""
+    """The value that is one of `members`. More than a dozen are cut off; any way may then lead to any of the others."""
     if len(members) == 1 and not isinstance(members[0][1], Union):
         return members[0][1]
     merged: dict[Value, Path] = {}
@@ -340,7 +340,9 @@ def union(members: Sequence[tuple[Path, Value]]) -> Value:
         if all(isinstance(v, Elements) for v in values):
             items = dict.fromkeys(item for v in values if isinstance(v, Elements) for item in v.items)
             return Elements(tuple(items)[:_UNION_LIMIT], exact=False)
-    return Union(tuple((path, value) for value, path in list(merged.items())[:_UNION_LIMIT]))
+    if len(merged) > _UNION_LIMIT:
+        return Union(tuple(((), value) for value in values[:_UNION_LIMIT]))
+    return Union(tuple((path, value) for value, path in merged.items()))
 
 
 def _either(one: Path, other: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Form, Kind, Loaded, Sharded, StateApplied, TorchLoaded, Via
+from ..events import Form, Kind, Loaded, Sharded, StateApplied, StateTaken, TorchLoaded, Via
 from ..findings import Finding, Severity
 from ..trace import Trace
 from .base import PROBE, Rule, named
@@ -46,10 +46,12 @@ class LenientLoadUnchecked(Rule):
         if trace.origin == PROBE:
             return applied.missed is True
         sharded = _sharded_before(trace, applied) is not None
-        return applied.unread is True and sharded and not self._asked_for(trace, applied)
+        return applied.unread is True and sharded and not self._has_its_names(trace, applied)
 
-    def _asked_for(self, trace: Trace, applied: StateApplied) -> bool:
-        """Whether DCP was asked for the model's own keys, and has raised where one was missing."""
+    def _has_its_names(self, trace: Trace, applied: StateApplied) -> bool:
+        """Whether a model in memory gave the state, or DCP was asked for the own keys and raised where one lacked."""
+        if applied.state is not None and any(t.state == applied.state for t in trace.before(applied, StateTaken)):
+            return True
         last = max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
         asked = (last.entries or ()) if isinstance(last, Loaded) else ()
         return any(e.kind is Kind.MODEL and e.of in applied.to and e.prefix is None for e in asked)

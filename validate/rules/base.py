@@ -88,6 +88,8 @@ def has_state(trace: Trace, optimizer: Ref, event: Event) -> bool:
 def unsharded(trace: Trace, event: StateTaken | StateApplied) -> bool:
     """Whether the state is of modules that are not sharded yet, so that each rank has all of it."""
     of = event.of if isinstance(event, StateTaken) else event.to
+    if isinstance(event, StateTaken) and event.unsharded:
+        return True
     return all(
         not any(trace.related(s.module, module) for s in trace.before(event, Sharded))
         and (

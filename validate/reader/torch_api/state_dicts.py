@@ -95,7 +95,13 @@ def _emit_taken(call: Call, of: list[Obj], state: Obj, options: OptionsData) -> 
         via=Via.HELPER,
         full=options.full,
         offload=options.offload,
+        unsharded=all(_is_just_made(walk, obj) for obj in of),
     )
+
+
+def _is_just_made(walk: Walk, obj: Obj) -> bool:
+    """Whether a library made the object on the meta device, and nothing that may have sharded it was given it since."""
+    return walk.fact(obj, "made empty") and not walk.has_escaped(obj) and not walk.is_sharded(obj)
 
 
 @api(_PREFIX + "get_model_state_dict")

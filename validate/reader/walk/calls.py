@@ -361,6 +361,7 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
     cost.walks += 1
     statements, events = walk.statements, walk.told
     scope = walk.new_scope(function.scope)
+    walk.called_at[scope] = call.node
     owner = walk.classes.get(function.owner) if function.owner is not None else None
     frame = Frame(
         function.file, scope, walk.store.mark(), function, owner, receiver, on_yield=walk.next_yield, base=walk.path
@@ -613,6 +614,8 @@ def call_library(call: Call, name: str) -> Value:
             walk.establish(made, "streamed")
     if name.startswith(_OF_PATHS):
         walk.answers(made.id, *values)
+    if walk.meta and walk.meta[-1]:
+        walk.establish(made, "made empty")
     return pass_on(walk, values, made)
 
 

@@ -170,6 +170,7 @@ class Walk:
         self.building = 0
         self.guarded = False  # below an `if __name__ == "__main__"`
         self.scopes: dict[int, int | None] = {}
+        self.called_at: dict[int, ast.AST] = {}  # the call that a function's scope was made for
         self.classes: dict[int, Class] = {}
         self.namespaces: dict[str, int] = {}
         self.modules: dict[int, Obj] = {}  # every object that is or may be a module, by identity
@@ -746,12 +747,13 @@ class Walk:
         Every rank then calls one, as often: a call counts once, however many rounds of a loop were walked. Those that
         one function calls on both sides belong together before those of different functions do.
         """
-        paths = [pending.path for pending in self._pending]
+        paths = [self._asking_the_rank(pending.path) for pending in self._pending]
         sites: dict[object, _Site] = {}
-        for pending in self._pending:
-            steps = {(s.condition, s.taken): s for s in pending.path if s.ranks is not None}
+        for pending, path in zip(self._pending, paths, strict=True):
+            steps = {(s.condition, s.taken): s for s in path if s.ranks is not None}
             if steps and pending.event.collective:
-                key = (frozenset(steps), type(pending.event), pending.event.at, pending.scopes)
+                calls = tuple(map(self.called_at.get, pending.scopes))
+                key = (frozenset(steps), type(pending.event), pending.event.at, calls)
                 sites.setdefault(key, _Site([], dict(steps))).calls.append(pending)
         guarded = list(sites.values())
         for by_function in (True, False):
@@ -764,6 +766,7 @@ class Walk:
                     or self._listened_for(pending, step)
                     or self._made_up_for(pending, step, paths)
                     or self._on_the_other_side(pending, step, paths)
+                    or self._instead_of_another(pending, step, paths)
                 ):
                     paths[pending.event.order] = _without(paths[pending.event.order], step)
         return paths
@@ -792,6 +795,23 @@ class Walk:
                 break
         return found
 
+    def _asking_the_rank(self, path: Path) -> Path:
+        """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
+        taken = {s.condition: s.taken for s in path}
+        return tuple(step for step in path if step.ranks is None or not self._is_decided(step, taken))
+
+    def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
+        how, *parts = self.parts_of(step.condition) or (None,)
+        if (how, step.taken) not in (("and", False), ("or", True)):
+            return False
+        for part in parts:
+            if isinstance(part, Sym):
+                if not part.rank and taken.get(part.key) is (step.taken ^ part.flip):
+                    return True
+            elif taken.get(self.key("if", part)) is step.taken:
+                return True
+        return False
+
     def _all_that_are_left(self, pending: _Pending, step: Step) -> bool:
         """Whether the others had left before the group was made, which has those only that come here."""
         return any(
@@ -805,6 +825,17 @@ class Walk:
             other.loops > pending.loops
             and _alike(other.event, pending.event)
             and any(s.condition == step.condition and s.taken != step.taken for s in other.path)
+            for other in self._pending
+        )
+
+    def _instead_of_another(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
+        """Whether these ranks call it where they do not call another, which the others meet."""
+        sides = {s.condition: s.taken for s in pending.path}
+        return any(
+            _alike(other.event, pending.event)
+            and step in other.path
+            and step not in paths[other.event.order]
+            and any(sides.get(s.condition, s.taken) is not s.taken for s in other.path)
             for other in self._pending
         )
 

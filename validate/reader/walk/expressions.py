@@ -173,7 +173,11 @@ def _bool(walk: Walk, node: ast.BoolOp) -> Value:
         rank = rank or any(isinstance(v, Sym) and v.rank for _, v in kept)
         if kept and all(truth(walk, v) is (not is_and) for _, v in members(value)):
             break
-    if len(results) > 1 and all(isinstance(v, Sym | Const) for _, v in results):
+    # What is unknown is a condition, too, where the others ask for the rank.
+    plain = all(
+        isinstance(v, Sym | Const) or (rank and isinstance(v, Obj) and v.what is What.OPAQUE) for _, v in results
+    )
+    if len(results) > 1 and plain:
         return walk.sym("and" if is_and else "or", *(v for _, v in results), rank=rank)
     return union(results)
 

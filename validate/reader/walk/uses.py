@@ -53,7 +53,8 @@ def named(walk: Walk, name: str, node: ast.AST, *, imported: bool = False) -> bo
     """The program names something of torch, as an attribute or in an import. Returns whether a release lacks it."""
     if not (name.startswith(table.COVERED) and table.lacked(name)):
         return False
-    _tell(walk, node, name, None, imported)
+    if not _tested(walk, node):
+        _tell(walk, node, name, None, imported)
     return True
 
 
@@ -113,7 +114,7 @@ def _tested(walk: Walk, node: ast.AST) -> bool:
         if isinstance(part, ast.Call) and len(part.args) == 2
     ]
     return any(
-        ast.unparse(a.func) == "isinstance"
+        ast.unparse(a.func) in ("isinstance", "issubclass")
         and ast.unparse(a.args[0]) == receiver
         and "FSDP" not in ast.unparse(a.args[1])
         for a in asked
