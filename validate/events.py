@@ -423,12 +423,14 @@ class Parallelised(Event):
     """`parallelize_module(module, ...)`: tensor parallelism was applied to a module.
 
     `root`: the mesh that was created, which `mesh` is or is a slice of. Both None where unknown. `renewed`: of the
-    modules in it with a weight that another one has too, those that have new parameters now.
+    modules in it with a weight that another one has too, those that have new parameters now. `divides`: the plan
+    has parameters divided, not merely replicated or left alone; None where unknown.
     """
 
     module: Ref
     mesh: Ref | None = None
     root: Ref | None = None
+    divides: bool | None = None
     renewed: tuple[Ref, ...] = ()
 
 

@@ -75,6 +75,8 @@ class TensorParallelAfterSharding(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for applied in trace.of(Parallelised):
             module = applied.module
+            if applied.divides is False:
+                continue
             before = (s for s in trace.before(applied, Sharded) if implied(s, applied))
             # A module in which only parts are sharded may have a plan for the rest of it.
             sharded = next((s for s in before if trace.within(module, s.module)), None)

@@ -20,6 +20,7 @@ _OF_INPUTS = {  # they prepare what goes through a module, and leave its paramet
 _OF_PARAMETERS = {  # each module that they are for gets new ones, DTensors
     External(_STYLES + name) for name in ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
 }
+_REPLICATES = {External(_STYLES + "SequenceParallel")}  # they leave the parameters whole
 _BY_HAND = (0, "%distributes")  # the cell that tells of parameters which the program distributes itself
 
 
@@ -47,13 +48,19 @@ def _parallelize(call: Call) -> Value:
             module=walk.ref(module),
             mesh=known,
             root=root_of(walk, mesh),
+            divides=None if styles is None else any(style.cls not in _REPLICATES for _, style in styles),
             renewed=tuple(map(walk.ref, renewed)),
         )
     return given if given is not None else walk.unknown()
 
 
 def _styles(walk: Walk, plan: Value | None) -> list[tuple[str, Obj]] | None:
-    """The names of the modules whose parameters a plan distributes, and how; None where they are not all known."""
+    """The names of the modules whose parameters a plan distributes, and how; None where they are not all known.
+
+    A plan is a dictionary, or one style for the module itself.
+    """
+    if isinstance(plan, Obj) and plan.cls in _OF_INPUTS:
+        return []
     content = walk.items(plan) if isinstance(plan, Obj) and plan.what is What.DICT else None
     if content is None or not content.exact:
         return None

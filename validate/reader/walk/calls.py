@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import sys
 from dataclasses import dataclass
 
@@ -390,10 +391,19 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
     if scope not in walk.captured:  # its variables are gone
         for end in frame.returns:
             end.changes = {cell: value for cell, value in end.changes.items() if cell[0] != scope}
+    _settle(frame.returns, len(base))
     shared = walk.resume(frame.returns)
     if frame.yields:
         return walk.new_list(frame.yields, exact=False)
     return union([(end.path[shared:], end.value or NONE) for end in frame.returns])
+
+
+def _settle(returns: list[End], before: int) -> None:
+    """What all had to answer to come back is no question any more: whoever answered otherwise has raised."""
+    asked = [{step for step in end.path[before:] if step.question is not None} for end in returns]
+    if settled := set.intersection(*asked):
+        for end in returns:
+            end.path = tuple(dataclasses.replace(s, question=None) if s in settled else s for s in end.path)
 
 
 def _is_overload(function: Function) -> bool:

@@ -797,8 +797,15 @@ class Walk:
 
     def _asking_the_rank(self, path: Path) -> Path:
         """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
+        if not any(step.ranks for step in path):
+            return path
         taken = {s.condition: s.taken for s in path}
-        return tuple(step for step in path if step.ranks is None or not self._is_decided(step, taken))
+        known = [self.tests[s.condition][0] for s in path if s.ranks is None and s.condition in self.tests]
+        return tuple(
+            step
+            for step in path
+            if step.ranks is None or not (self._is_decided(step, taken) or _may_hold_everywhere(step.ranks, known))
+        )
 
     def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
         how, *parts = self.parts_of(step.condition) or (None,)
@@ -867,6 +874,21 @@ class Walk:
             and left.intersection(other.scopes)
             for other in self._pending
         )
+
+
+def _may_hold_everywhere(ranks: str, known: Sequence[ast.expr]) -> bool:
+    """Whether it says that a rank is not some number of which another condition tells, perhaps that it is no rank's."""
+    differs = ast.parse(ranks, mode="eval").body
+    if not (isinstance(differs, ast.Compare) and isinstance(differs.ops[0], ast.NotEq)):
+        return False
+    sides = {ast.unparse(s) for s in (differs.left, *differs.comparators) if not isinstance(s, ast.Constant)}
+    compared = (c for test in known for c in ast.walk(test) if isinstance(c, ast.Compare))
+    return any(
+        ast.unparse(side) in sides
+        for c in compared
+        if isinstance(c.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        for side in (c.left, *c.comparators)
+    )
 
 
 def _alike(one: Event, other: Event) -> bool:
