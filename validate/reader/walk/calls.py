@@ -196,6 +196,8 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         return walk.sym(*parts, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
         _call_unseen(call, callee.name)
+        if what is What.OPAQUE and callee.name not in _MEET_NOBODY:
+            walk.call_unseen()
         if what is What.INSTANCE and isinstance(receiver, Obj):
             escape(call, [receiver])
     made = walk.unknown()
@@ -204,6 +206,54 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
     return pass_on(walk, [receiver, *call.everything()], made)
 
 
+# What methods that print, count or collect are called, of objects of which nothing is known.
+_MEET_NOBODY = frozenset(
+    [
+        "add",
+        "add_scalar",
+        "add_scalars",
+        "append",
+        "clear",
+        "close",
+        "copy",
+        "critical",
+        "debug",
+        "detach",
+        "error",
+        "eval",
+        "exception",
+        "extend",
+        "flush",
+        "format",
+        "get",
+        "info",
+        "insert",
+        "item",
+        "items",
+        "join",
+        "keys",
+        "log",
+        "log_metrics",
+        "mkdir",
+        "pop",
+        "print",
+        "put",
+        "remove",
+        "set_description",
+        "set_postfix",
+        "size",
+        "start",
+        "state_dict",
+        "stop",
+        "to",
+        "train",
+        "update",
+        "values",
+        "warn",
+        "warning",
+        "write",
+    ]
+)
 # What gives the content of a file, which is the same for all that see the file.
 _CONTENT = ("open", "read_text", "read_bytes")
 
@@ -610,6 +660,7 @@ def call_library(call: Call, name: str) -> Value:
         handed_on(call, name)
         escape(call, values)
         if top != "torch" and top not in sys.stdlib_module_names:
+            walk.call_unseen()
             walk.note(call.node, f"`{name}` is of a library that the reader does not know")
     callbacks(call, values)
     if not is_standard:

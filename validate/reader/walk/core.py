@@ -18,7 +18,6 @@ from ...events import (
     Event,
     Exited,
     Form,
-    GroupInitialised,
     Location,
     OldPathUsed,
     Ref,
@@ -47,6 +46,7 @@ from ..values import (
     members,
     union,
 )
+from .pairing import Pairing, Pending, Unseen
 
 STATEMENT_LIMIT = 20_000  # statements walked for one program, the functions that are read alone included
 ALONE_LIMIT = 3_000  # the same for one function that is read alone
@@ -123,30 +123,13 @@ class Cost:
 
 
 @dataclass
-class _Pending:
-    """An event whose circumstances are settled when the walk is over. It is the `event.order`-th of the walk."""
-
-    event: Event
-    path: Path
-    scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
-    loops: int  # that it happens in
-
-
-@dataclass
-class _Site:
-    """A collective that is called at one place, once or in the rounds of a loop, and the ranks that come there."""
-
-    calls: list[_Pending]
-    steps: dict[tuple[int, bool], Step]
-
-
-@dataclass
 class Seen:
     """What a walk has seen up to some point, apart from what is in its store."""
 
-    pending: list[_Pending]
+    pending: list[Pending]
     notes: dict[Note, None]
     left_early: list[tuple[int, Path, int]]
+    unseen: list[Unseen]
     escapes: dict[int, tuple[int, Path]]
     at_exit: list[Callable[[], None]]
     holders: dict[int, set[int]]
@@ -185,11 +168,12 @@ class Walk:
         self.at_exit: list[Callable[[], None]] = []
         self.caught: list[list[End]] = []
         self.next_yield: Callable[[Value], None] | None = None  # for the function about to be walked
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
         self.told = 0  # events seen that are no escapes
         self._escapes: dict[int, tuple[int, Path]] = {}  # of an object, the last that was told: when and on which path
         # The functions (scopes) that some ranks left early, on which path, and how many events had been seen.
         self.left_early: list[tuple[int, Path, int]] = []
+        self.unseen: list[Unseen] = []  # calls that only some ranks make, of what has no source
         self._notes: dict[Note, None] = {}
         self.here: tuple[str, ast.AST] = ("<unknown>", ast.Pass())  # the statement being walked, and its file
         # Of results and lists that each rank got by looking at its files or its clock, by identity, which of the two.
@@ -478,7 +462,15 @@ class Walk:
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        self._pending.append(_Pending(event, path, tuple([frame.scope for frame in self.frames]), self.loops))
+        self._pending.append(Pending(event, path, self._scopes(), self.loops))
+
+    def _scopes(self) -> tuple[int, ...]:
+        return tuple([frame.scope for frame in self.frames])
+
+    def call_unseen(self) -> None:
+        """Something is called that has no source, perhaps by some ranks only."""
+        if any(step.ranks for step in self.path):
+            self.unseen.append(Unseen(self.path, self._scopes(), self.seen))
 
     def escape(self, node: ast.AST, obj: Obj) -> None:
         """The object goes out of sight here; told once for all that happens between two other events."""
@@ -655,7 +647,7 @@ class Walk:
     def start_over(self) -> None:
         """Forget the events and circumstances, not what was defined: what follows is a function read alone."""
         self._pending, self._notes, self.path, self.frames = [], {}, (), []
-        self.left_early, self._escapes = [], {}
+        self.left_early, self.unseen, self._escapes = [], [], {}
         self.loops = self.in_forward = self.building = 0
         self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
         self.underway = []
@@ -667,7 +659,7 @@ class Walk:
         """What was seen so far, for several continuations that `go_back` to here."""
         holders = {inner: set(outers) for inner, outers in self.holders.items()}
         return Seen(
-            list(self._pending), dict(self._notes), list(self.left_early), dict(self._escapes),
+            list(self._pending), dict(self._notes), list(self.left_early), list(self.unseen), dict(self._escapes),
             list(self.at_exit), holders, dict(self.modules),
         )  # fmt: skip
 
@@ -676,7 +668,7 @@ class Walk:
         self.start_over()
         self._pending = list(seen.pending)
         self._notes, self.left_early = dict(seen.notes), list(seen.left_early)
-        self._escapes, self.at_exit = dict(seen.escapes), list(seen.at_exit)
+        self._escapes, self.at_exit, self.unseen = dict(seen.escapes), list(seen.at_exit), list(seen.unseen)
         self.holders, self.held = {}, {}
         for inner, outers in seen.holders.items():
             for outer in outers:
@@ -685,7 +677,7 @@ class Walk:
 
     def trace(self, ended: bool) -> Trace:
         """All that was seen, without the escapes of objects that no other event mentions."""
-        paths = self._paired()
+        paths = Pairing(self, self._pending).paths
         events = []
         mentioned = {ref.id for p in self._pending if not isinstance(p.event, Escaped) for ref in _refs(p.event)}
         known: dict[tuple[int, bool], Circumstances] = {}  # of what lies on the very same path
@@ -741,160 +733,6 @@ class Walk:
             if (new := self._named(old := getattr(record, name))) is not old
         }
 
-    def _paired(self) -> list[Path]:
-        """The paths of the events, without the ranks where both sides of a rank condition call a collective.
-
-        Every rank then calls one, as often: a call counts once, however many rounds of a loop were walked. Those that
-        one function calls on both sides belong together before those of different functions do.
-        """
-        paths = [self._asking_the_rank(pending.path) for pending in self._pending]
-        sites: dict[object, _Site] = {}
-        for pending, path in zip(self._pending, paths, strict=True):
-            steps = {(s.condition, s.taken): s for s in path if s.ranks is not None}
-            if steps and pending.event.collective:
-                calls = tuple(map(self.called_at.get, pending.scopes))
-                key = (frozenset(steps), type(pending.event), pending.event.at, calls)
-                sites.setdefault(key, _Site([], dict(steps))).calls.append(pending)
-        guarded = list(sites.values())
-        for by_function in (True, False):
-            while self._pair(guarded, by_function, paths):
-                guarded = [site for site in guarded if site.steps]
-        for site in guarded:
-            for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
-                if (
-                    self._all_that_are_left(pending, step)
-                    or self._listened_for(pending, step)
-                    or self._made_up_for(pending, step, paths)
-                    or self._on_the_other_side(pending, step, paths)
-                    or self._instead_of_another(pending, step, paths)
-                ):
-                    paths[pending.event.order] = _without(paths[pending.event.order], step)
-        return paths
-
-    def _pair(self, guarded: list[_Site], by_function: bool, paths: list[Path]) -> bool:
-        """Find calls that lie on the two sides of a condition and have all others in common; whether there were any."""
-        found = False
-        waiting: dict[object, list[_Site]] = {}
-        for site in guarded:
-            event, scope = site.calls[0].event, site.calls[0].scopes[-1] if by_function else 0
-            for (condition, taken), step in list(site.steps.items()):
-                rest = frozenset(site.steps) - {(condition, taken)}
-                kind = (type(event), getattr(event, "op", ""), scope, rest, condition)
-                others = waiting.get((kind, not taken), [])
-                while others:
-                    other = others.pop(0)
-                    if other.steps.keys() == rest | {(condition, not taken)}:  # it may have been paired meanwhile
-                        break
-                else:
-                    waiting.setdefault((kind, taken), []).append(site)
-                    continue
-                del site.steps[condition, taken], other.steps[condition, not taken]
-                for paired in (*site.calls, *other.calls):
-                    paths[paired.event.order] = _without(paths[paired.event.order], step)
-                found = True
-                break
-        return found
-
-    def _asking_the_rank(self, path: Path) -> Path:
-        """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
-        if not any(step.ranks for step in path):
-            return path
-        taken = {s.condition: s.taken for s in path}
-        known = [self.tests[s.condition][0] for s in path if s.ranks is None and s.condition in self.tests]
-        return tuple(
-            step
-            for step in path
-            if step.ranks is None or not (self._is_decided(step, taken) or _may_hold_everywhere(step.ranks, known))
-        )
-
-    def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
-        how, *parts = self.parts_of(step.condition) or (None,)
-        if (how, step.taken) not in (("and", False), ("or", True)):
-            return False
-        for part in parts:
-            if isinstance(part, Sym):
-                if not part.rank and taken.get(part.key) is (step.taken ^ part.flip):
-                    return True
-            elif taken.get(self.key("if", part)) is step.taken:
-                return True
-        return False
-
-    def _all_that_are_left(self, pending: _Pending, step: Step) -> bool:
-        """Whether the others had left before the group was made, which has those only that come here."""
-        return any(
-            isinstance(other.event, GroupInitialised) and step in other.path
-            for other in self._pending[: pending.event.order]
-        )
-
-    def _listened_for(self, pending: _Pending, step: Step) -> bool:
-        """Whether the other ranks call it in a loop of their own, in which they may wait for whatever these do."""
-        return any(
-            other.loops > pending.loops
-            and _alike(other.event, pending.event)
-            and any(s.condition == step.condition and s.taken != step.taken for s in other.path)
-            for other in self._pending
-        )
-
-    def _instead_of_another(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
-        """Whether these ranks call it where they do not call another, which the others meet."""
-        sides = {s.condition: s.taken for s in pending.path}
-        return any(
-            _alike(other.event, pending.event)
-            and step in other.path
-            and step not in paths[other.event.order]
-            and any(sides.get(s.condition, s.taken) is not s.taken for s in other.path)
-            for other in self._pending
-        )
-
-    def _on_the_other_side(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
-        """Whether the condition on the rank is one of several that all hold, and else a like call is come to."""
-        part = (step.condition, step.taken)
-        path = paths[pending.event.order]
-        whole = {s.condition for s in path if s.taken and part in self.parts_of(s.condition)}
-        return any(
-            _alike(other.event, pending.event)
-            and any(not s.taken and s.condition in whole for s in paths[other.event.order])
-            for other in self._pending
-        )
-
-    def _made_up_for(self, pending: _Pending, step: Step, paths: list[Path]) -> bool:
-        """Whether those who call it leave the function next, and the others come to a like call further down."""
-        event = pending.event
-        path = {s.condition: s.taken for s in paths[event.order]}
-        left = {
-            scope
-            for scope, taken, seen in self.left_early
-            if scope in pending.scopes and seen > event.order and step in taken
-            and all(path.get(s.condition, s.taken) == s.taken for s in taken)
-        }  # fmt: skip
-        return any(
-            _alike(other.event, event)
-            and other.event.order > event.order
-            and step not in paths[other.event.order]
-            and left.intersection(other.scopes)
-            for other in self._pending
-        )
-
-
-def _may_hold_everywhere(ranks: str, known: Sequence[ast.expr]) -> bool:
-    """Whether it says that a rank is not some number of which another condition tells, perhaps that it is no rank's."""
-    differs = ast.parse(ranks, mode="eval").body
-    if not (isinstance(differs, ast.Compare) and isinstance(differs.ops[0], ast.NotEq)):
-        return False
-    sides = {ast.unparse(s) for s in (differs.left, *differs.comparators) if not isinstance(s, ast.Constant)}
-    compared = (c for test in known for c in ast.walk(test) if isinstance(c, ast.Compare))
-    return any(
-        ast.unparse(side) in sides
-        for c in compared
-        if isinstance(c.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE)
-        for side in (c.left, *c.comparators)
-    )
-
-
-def _alike(one: Event, other: Event) -> bool:
-    """Whether both call the same collective."""
-    return type(one) is type(other) and getattr(one, "op", "") == getattr(other, "op", "")
-
 
 def _reached(start: int, leads: Mapping[int, Iterable[int]]) -> set[int]:
     """What is reached from `start`, which is only among it where a way leads back."""
@@ -917,11 +755,6 @@ def _shared(paths: Sequence[Path]) -> int:
                 shared = position
                 break
     return shared
-
-
-def _without(path: Path, step: Step) -> Path:
-    """The path without a condition on the rank, and without what a rank that meets it asks for itself."""
-    return tuple(dataclasses.replace(s, question=None) for s in path if s.condition != step.condition)
 
 
 def _place(file: str, node: ast.AST) -> Location:

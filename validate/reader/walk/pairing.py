@@ -1,0 +1,221 @@
+"""Collectives under conditions on the rank: which of them every rank comes to all the same."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...events import Event, GroupInitialised
+from ..values import Path, Step, Sym
+
+if TYPE_CHECKING:
+    from .core import Walk
+
+
+@dataclass
+class Pending:
+    """An event whose circumstances are settled when the walk is over. It is the `event.order`-th of the walk."""
+
+    event: Event
+    path: Path
+    scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
+    loops: int  # that it happens in
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A call of what has no source. `seen` is how many events there were before."""
+
+    path: Path
+    scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
+    seen: int
+
+
+@dataclass
+class _Site:
+    """A collective that is called at one place, once or in the rounds of a loop, and the ranks that come there."""
+
+    calls: list[Pending]
+    steps: dict[tuple[int, bool], Step]
+
+
+class Pairing:
+    """The paths of the events of a walk, without the ranks where both sides of a rank condition call a collective.
+
+    Every rank then calls one, as often: a call counts once, however many rounds of a loop were walked. Those that one
+    function calls on both sides belong together before those of different functions do.
+    """
+
+    def __init__(self, walk: Walk, pending: Sequence[Pending]) -> None:
+        self.walk, self.pending = walk, pending
+        self.paths = [self._asking_the_rank(one.path) for one in pending]  # by the number of the event
+        self._settle()
+
+    def _settle(self) -> None:
+        sites: dict[object, _Site] = {}
+        for pending, path in zip(self.pending, self.paths, strict=True):
+            steps = {(s.condition, s.taken): s for s in path if s.ranks is not None}
+            if steps and pending.event.collective:
+                calls = tuple(map(self.walk.called_at.get, pending.scopes))
+                key = (frozenset(steps), type(pending.event), pending.event.at, calls)
+                sites.setdefault(key, _Site([], dict(steps))).calls.append(pending)
+        guarded = list(sites.values())
+        for by_function in (True, False):
+            while self._pair(guarded, by_function):
+                guarded = [site for site in guarded if site.steps]
+        for site in guarded:
+            for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
+                if (
+                    self._all_that_are_left(pending, step)
+                    or self._listened_for(pending, step)
+                    or self._made_up_for(pending, step)
+                    or self._on_the_other_side(pending, step)
+                    or self._instead_of_another(pending, step)
+                    or self._perhaps_met(pending, step)
+                ):
+                    self.paths[pending.event.order] = _without(self.paths[pending.event.order], step)
+
+    def _pair(self, guarded: list[_Site], by_function: bool) -> bool:
+        """Find calls that lie on the two sides of a condition and have all others in common; whether there were any."""
+        found = False
+        waiting: dict[object, list[_Site]] = {}
+        for site in guarded:
+            event, scope = site.calls[0].event, site.calls[0].scopes[-1] if by_function else 0
+            for (condition, taken), step in list(site.steps.items()):
+                rest = frozenset(site.steps) - {(condition, taken)}
+                kind = (type(event), getattr(event, "op", ""), scope, rest, condition)
+                others = waiting.get((kind, not taken), [])
+                while others:
+                    other = others.pop(0)
+                    if other.steps.keys() == rest | {(condition, not taken)}:  # it may have been paired meanwhile
+                        break
+                else:
+                    waiting.setdefault((kind, taken), []).append(site)
+                    continue
+                del site.steps[condition, taken], other.steps[condition, not taken]
+                for paired in (*site.calls, *other.calls):
+                    self.paths[paired.event.order] = _without(self.paths[paired.event.order], step)
+                found = True
+                break
+        return found
+
+    def _asking_the_rank(self, path: Path) -> Path:
+        """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
+        if not any(step.ranks for step in path):
+            return path
+        taken = {s.condition: s.taken for s in path}
+        known = [self.walk.tests[s.condition][0] for s in path if s.ranks is None and s.condition in self.walk.tests]
+        return tuple(
+            step
+            for step in path
+            if step.ranks is None or not (self._is_decided(step, taken) or _may_hold_everywhere(step.ranks, known))
+        )
+
+    def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
+        how, *parts = self.walk.parts_of(step.condition) or (None,)
+        if (how, step.taken) not in (("and", False), ("or", True)):
+            return False
+        for part in parts:
+            if isinstance(part, Sym):
+                if not part.rank and taken.get(part.key) is (step.taken ^ part.flip):
+                    return True
+            elif taken.get(self.walk.key("if", part)) is step.taken:
+                return True
+        return False
+
+    def _all_that_are_left(self, pending: Pending, step: Step) -> bool:
+        """Whether the others had left before the group was made, which has those only that come here."""
+        return any(
+            isinstance(other.event, GroupInitialised) and step in other.path
+            for other in self.pending[: pending.event.order]
+        )
+
+    def _listened_for(self, pending: Pending, step: Step) -> bool:
+        """Whether the other ranks call it in a loop of their own, in which they may wait for whatever these do."""
+        return any(
+            other.loops > pending.loops
+            and _alike(other.event, pending.event)
+            and any(s.condition == step.condition and s.taken != step.taken for s in other.path)
+            for other in self.pending
+        )
+
+    def _instead_of_another(self, pending: Pending, step: Step) -> bool:
+        """Whether these ranks call it where they do not call another, which the others meet."""
+        sides = {s.condition: s.taken for s in pending.path}
+        return any(
+            _alike(other.event, pending.event)
+            and step in other.path
+            and step not in self.paths[other.event.order]
+            and any(sides.get(s.condition, s.taken) is not s.taken for s in other.path)
+            for other in self.pending
+        )
+
+    def _perhaps_met(self, pending: Pending, step: Step) -> bool:
+        """Whether the others call something instead that has no source, such as a method to follow the first rank."""
+        order, scopes = pending.event.order, pending.scopes
+        for unseen in self.walk.unseen:
+            opposite = any(s.condition == step.condition and s.taken is not step.taken for s in unseen.path)
+            if opposite and scopes[: len(unseen.scopes)] == unseen.scopes:
+                first, last = sorted((order, unseen.seen))
+                between = self.pending[first:last]
+                if all(any(s.condition == step.condition for s in other.path) for other in between):
+                    return True
+        return False
+
+    def _on_the_other_side(self, pending: Pending, step: Step) -> bool:
+        """Whether the condition on the rank is one of several that all hold, and else a like call is come to."""
+        part = (step.condition, step.taken)
+        path = self.paths[pending.event.order]
+        whole = {s.condition for s in path if s.taken and part in self.walk.parts_of(s.condition)}
+        return any(
+            _alike(other.event, pending.event)
+            and any(not s.taken and s.condition in whole for s in self.paths[other.event.order])
+            for other in self.pending
+        )
+
+    def _made_up_for(self, pending: Pending, step: Step) -> bool:
+        """Whether those who call it leave the function next, and the others come to a like call further down."""
+        event = pending.event
+        path = {s.condition: s.taken for s in self.paths[event.order]}
+        left = {
+            scope
+            for scope, taken, seen in self.walk.left_early
+            if scope in pending.scopes and seen > event.order and step in taken
+            and all(path.get(s.condition, s.taken) == s.taken for s in taken)
+        }  # fmt: skip
+        return any(
+            _alike(other.event, event)
+            and other.event.order > event.order
+            and step not in self.paths[other.event.order]
+            and left.intersection(other.scopes)
+            for other in self.pending
+        )
+
+
+def _may_hold_everywhere(ranks: str, known: Sequence[ast.expr]) -> bool:
+    """Whether it says that a rank is not some number of which another condition tells, perhaps that it is no rank's."""
+    differs = ast.parse(ranks, mode="eval").body
+    if not (isinstance(differs, ast.Compare) and isinstance(differs.ops[0], ast.NotEq)):
+        return False
+    sides = {ast.unparse(s) for s in (differs.left, *differs.comparators) if not isinstance(s, ast.Constant)}
+    compared = (c for test in known for c in ast.walk(test) if isinstance(c, ast.Compare))
+    return any(
+        ast.unparse(side) in sides
+        for c in compared
+        if isinstance(c.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        for side in (c.left, *c.comparators)
+    )
+
+
+def _alike(one: Event, other: Event) -> bool:
+    """Whether both call the same collective."""
+    return type(one) is type(other) and getattr(one, "op", "") == getattr(other, "op", "")
+
+
+def _without(path: Path, step: Step) -> Path:
+    """The path without a condition on the rank, and without what a rank that meets it asks for itself."""
+    return tuple(dataclasses.replace(s, question=None) for s in path if s.condition != step.condition)
