@@ -216,6 +216,8 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     walk.tests[condition] = (node, walk.frame.file.tree)
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
     about = walk.about(value) if walk.asks else None
+    if about == "clock" and tag == ("none",) and not any(s.question for path, _ in members(value) for s in path):
+        about = None  # whether the clock was read does not depend on what it said
     question = Question(ast.unparse(node), about) if about is not None else None
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 
