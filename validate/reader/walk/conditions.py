@@ -302,7 +302,7 @@ def _is_instance(walk: Walk, value: Value, wanted: tuple[Value, ...]) -> bool | 
     if isinstance(value, Part) and _DTENSOR in wanted:
         return value.pending
     if isinstance(value, Tensors) and _DTENSOR in wanted:
-        return {Form.SHARDED: True, Form.PLAIN: False}.get(value.form)
+        return {Form.SHARDED: True, Form.PLAIN: False, Form.FULL: False}.get(value.form)
     if not isinstance(value, Obj) or value.cls is None:
         kinds = {What.DICT: "builtins.dict", What.LIST: "builtins.list"}
         if isinstance(value, Obj) and value.what in kinds:
