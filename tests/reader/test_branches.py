@@ -288,3 +288,32 @@ def test_of_several_callees_one_is_called() -> None:
 def test_a_dictionary_from_which_something_was_taken_may_be_empty(taking: str) -> None:
     text = f"left = {{'a': 1}}\n{taking}\nif left:\n    raise ValueError\n{SAVE}\n"
     assert only(program(ARGUMENTS + text, SHARDED), Saved)
+
+
+@pytest.mark.parametrize("base", ["super()", "super(Derived, self)", "Base"])
+def test_what_the_base_was_given_decides(base: str) -> None:
+    own = "self, " if base == "Base" else ""
+    trace = program(
+        f"""
+        class Base:
+            def __init__(self, saves=False):
+                self.saves = saves
+            def end(self):
+                if self.saves:
+                    {SAVE}
+        class Derived(Base):
+            def __init__(self, *, saves=False):
+                {base}.__init__({own}saves)
+        Derived().end()
+        Derived(saves=True).end()
+        """,
+        SHARDED,
+    )
+    assert not only(trace, Saved).when.path
+
+
+def test_a_value_that_may_be_too_many_things_decides_no_way() -> None:
+    """The ways to some of them are not known any more, so nothing is concluded from those that are."""
+    text = "kind = None\n" + "".join(f"if args.kind == {n}:\n    kind = load({n})\n" for n in range(15))
+    trace = program(ARGUMENTS + text + f"kind.begin()\n{SAVE}\n", SHARDED)
+    assert not only(trace, Saved).when.path

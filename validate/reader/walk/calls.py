@@ -83,8 +83,8 @@ def call_expression(walk: Walk, node: ast.Call) -> Value:
     """Evaluate a call."""
     if isinstance(node.func, ast.Attribute):
         callee = attribute(walk, walk.evaluate(node.func.value), node.func.attr, node.func, called=True)
-    elif isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
-        return _super(walk)
+    elif isinstance(node.func, ast.Name) and node.func.id == "super" and len(node.args) in (0, 2):
+        return _super(walk, node.args)
     else:
         callee = walk.evaluate(node.func)
     call = Call(walk, node, [], {})
@@ -611,7 +611,11 @@ def _dataclass_init(walk: Walk, cls: Class, obj: Obj, call: Call) -> None:
         call_value(walk, method, Call(walk, call.node, [], {}))
 
 
-def _super(walk: Walk) -> Value:
+def _super(walk: Walk, args: list[ast.expr]) -> Value:
+    """`super()`, which stands for the class and object of the method around it, or `super(cls, obj)`."""
+    if args:
+        cls, obj = walk.evaluate(args[0]), walk.evaluate(args[1])
+        return Super(cls, obj) if isinstance(cls, Class) else walk.unknown()
     for frame in reversed(walk.frames):
         if frame.owner is not None and frame.receiver is not None:
             return Super(frame.owner, frame.receiver)

@@ -148,6 +148,7 @@ class Walk:
         self._side_of: dict[int, bool] = {}
         self.frames: list[Frame] = []
         self.loops = 0
+        self.serving: frozenset[int] = frozenset()  # conditions on the rank under which a loop without end is run
         self.meta: list[bool | None] = []
         self.in_forward = 0
         self.building = 0
@@ -171,7 +172,8 @@ class Walk:
         self._pending: list[Pending] = []
         self.told = 0  # events seen that are no escapes
         self._escapes: dict[int, tuple[int, Path]] = {}  # of an object, the last that was told: when and on which path
-        # The functions (scopes) that some ranks left early, on which path, and how many events had been seen.
+        # The functions (scopes) that, or a loop in which, some ranks left early, on which path, and how many events had
+        # been seen.
         self.left_early: list[tuple[int, Path, int]] = []
         self.unseen: list[Unseen] = []  # calls that only some ranks make, of what has no source
         self._notes: dict[Note, None] = {}
@@ -462,7 +464,7 @@ class Walk:
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        self._pending.append(Pending(event, path, self._scopes(), self.loops))
+        self._pending.append(Pending(event, path, self._scopes(), self.loops, self.serving))
 
     def _scopes(self) -> tuple[int, ...]:
         return tuple([frame.scope for frame in self.frames])
@@ -485,7 +487,10 @@ class Walk:
         return obj.id in self._escapes
 
     def leave_early(self, *, all_functions: bool = False) -> None:
-        """The function being walked is left here, perhaps by some ranks only, or with it all that called it."""
+        """The function, or round of a loop, being walked is left here, perhaps by some ranks only.
+
+        With it all that called it, where `all_functions`.
+        """
         if any(step.ranks for step in self.path):
             for frame in self.frames if all_functions else self.frames[-1:]:
                 self.left_early.append((frame.scope, self.path, self.seen))
@@ -649,6 +654,7 @@ class Walk:
         self._pending, self._notes, self.path, self.frames = [], {}, (), []
         self.left_early, self.unseen, self._escapes = [], [], {}
         self.loops = self.in_forward = self.building = 0
+        self.serving = frozenset()
         self.meta, self.caught, self.at_exit, self.next_yield = [], [], [], None
         self.underway = []
         self.in_entry = False

@@ -24,6 +24,7 @@ class Pending:
     path: Path
     scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
     loops: int  # that it happens in
+    serving: frozenset[int]  # conditions on the rank, under which it happens in a loop without end
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Pairing:
         for site in guarded:
             for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
                 if (
-                    self._all_that_are_left(pending, step)
+                    step.condition in pending.serving  # those who come here wait for what the others send
+                    or self._all_that_are_left(pending, step)
                     or self._listened_for(pending, step)
                     or self._made_up_for(pending, step)
                     or self._on_the_other_side(pending, step)
@@ -178,7 +180,7 @@ class Pairing:
         )
 
     def _made_up_for(self, pending: Pending, step: Step) -> bool:
-        """Whether those who call it leave the function next, and the others come to a like call further down."""
+        """Whether those who call it leave the function or loop next, and the others come to a like call later."""
         event = pending.event
         path = {s.condition: s.taken for s in self.paths[event.order]}
         left = {

@@ -348,7 +348,8 @@ def _while(walk: Walk, node: ast.While) -> bool:
         return found.decided is not False
 
     skipping(walk, node)
-    with training_loop(walk, node, repeats=True):
+    serving = walk.serving | {step.condition for step in walk.path if step.ranks is not None and endless}
+    with training_loop(walk, node, repeats=True), walk.restored("serving", serving):
         return _loop(walk, [enter, enter], node.body, node.orelse, endless, repeats=True)
 
 
@@ -409,6 +410,7 @@ def _break(walk: Walk, _: ast.Break) -> bool:
 def _continue(walk: Walk, _: ast.Continue) -> bool:
     if (loop := walk.frame.loop) is not None:
         loop.continues.append(End(walk.path, walk.store.since(loop.mark)))
+        walk.leave_early()
     return False
 
 
