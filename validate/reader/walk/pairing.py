@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .core import Walk
 
 
+_CALLS = 3  # further away from the condition, what a program keeps track of by itself is out of sight
+
+
 @dataclass
 class Pending:
     """An event whose circumstances are settled when the walk is over. It is the `event.order`-th of the walk."""
@@ -25,6 +28,7 @@ class Pending:
     scopes: tuple[int, ...]  # of the functions that it happens in, the innermost last
     loops: int  # that it happens in
     serving: frozenset[int]  # conditions on the rank, under which it happens in a loop without end
+    calls: int  # that lead here from the last condition on the rank
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,13 @@ class Pairing:
         for by_function in (True, False):
             while self._pair(guarded, by_function):
                 guarded = [site for site in guarded if site.steps]
+        self._pair_by_words([site for site in guarded if len(site.steps) == 1])
         for site in guarded:
             for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
                 if (
-                    step.condition in pending.serving  # those who come here wait for what the others send
+                    pending.calls > _CALLS
+                    or step.condition in pending.serving  # those who come here wait for what the others send
+                    or self._may_hold_everywhere(pending, step)
                     or self._all_that_are_left(pending, step)
                     or self._listened_for(pending, step)
                     or self._made_up_for(pending, step)
@@ -105,17 +112,29 @@ class Pairing:
                 break
         return found
 
+    def _pair_by_words(self, guarded: list[_Site]) -> None:
+        """Find calls under opposite conditions that are written alike, of values that are not known to be the same."""
+        waiting: dict[object, list[_Site]] = {}
+        for site in guarded:
+            (step,) = site.steps.values()
+            words, holds = _in_words(step.ranks or "")
+            event = site.calls[0].event
+            kind = (type(event), getattr(event, "op", ""), words)
+            if not (others := waiting.get((kind, not holds))):
+                waiting.setdefault((kind, holds), []).append(site)
+                continue
+            for paired in (site, others.pop(0)):
+                (step,) = paired.steps.values()
+                for call in paired.calls:
+                    self.paths[call.event.order] = _without(self.paths[call.event.order], step)
+                paired.steps.clear()
+
     def _asking_the_rank(self, path: Path) -> Path:
         """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
         if not any(step.ranks for step in path):
             return path
         taken = {s.condition: s.taken for s in path}
-        known = [self.walk.tests[s.condition][0] for s in path if s.ranks is None and s.condition in self.walk.tests]
-        return tuple(
-            step
-            for step in path
-            if step.ranks is None or not (self._is_decided(step, taken) or _may_hold_everywhere(step.ranks, known))
-        )
+        return tuple(step for step in path if step.ranks is None or not self._is_decided(step, taken))
 
     def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
         how, *parts = self.walk.parts_of(step.condition) or (None,)
@@ -128,6 +147,22 @@ class Pairing:
             elif taken.get(self.walk.key("if", part)) is step.taken:
                 return True
         return False
+
+    def _may_hold_everywhere(self, pending: Pending, step: Step) -> bool:
+        """Whether a rank is not some number of which another condition tells, perhaps that it is no rank's."""
+        differs = ast.parse(step.ranks or "", mode="eval").body
+        if not (isinstance(differs, ast.Compare) and isinstance(differs.ops[0], ast.NotEq)):
+            return False
+        numbers = {ast.unparse(s) for s in (differs.left, *differs.comparators) if not isinstance(s, ast.Constant)}
+        tests = self.walk.tests
+        known = [tests[s.condition][0] for s in pending.path if s.ranks is None and s.condition in tests]
+        compared = (part for test in known for part in ast.walk(test) if isinstance(part, ast.Compare))
+        return any(
+            ast.unparse(side) in numbers
+            for part in compared
+            if isinstance(part.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+            for side in (part.left, *part.comparators)
+        )
 
     def _all_that_are_left(self, pending: Pending, step: Step) -> bool:
         """Whether the others had left before the group was made, which has those only that come here."""
@@ -198,19 +233,16 @@ class Pairing:
         )
 
 
-def _may_hold_everywhere(ranks: str, known: Sequence[ast.expr]) -> bool:
-    """Whether it says that a rank is not some number of which another condition tells, perhaps that it is no rank's."""
-    differs = ast.parse(ranks, mode="eval").body
-    if not (isinstance(differs, ast.Compare) and isinstance(differs.ops[0], ast.NotEq)):
-        return False
-    sides = {ast.unparse(s) for s in (differs.left, *differs.comparators) if not isinstance(s, ast.Constant)}
-    compared = (c for test in known for c in ast.walk(test) if isinstance(c, ast.Compare))
-    return any(
-        ast.unparse(side) in sides
-        for c in compared
-        if isinstance(c.ops[0], ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE)
-        for side in (c.left, *c.comparators)
-    )
+def _in_words(ranks: str) -> tuple[str, bool]:
+    """A condition on the rank as one that its opposite is written like, and whether it is that or the opposite."""
+    test, holds = ast.parse(ranks, mode="eval").body, True
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        is_above_0 = isinstance(test.ops[0], ast.Gt) and ast.unparse(test.comparators[0]) == "0"
+        if is_above_0 or isinstance(test.ops[0], ast.NotEq):
+            return f"{ast.unparse(test.left)} == {ast.unparse(test.comparators[0])}", not holds
+    return ast.unparse(test), holds
 
 
 def _alike(one: Event, other: Event) -> bool:
