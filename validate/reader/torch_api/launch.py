@@ -48,6 +48,8 @@ from ..walk.parts import part_in, refs
 from ..walk.reduced import reduce_in_place
 from .table import anything, api, method
 
+_WORLD_SIZE = (0, "%world_size")  # the cell of what the program says that it is, in its environment
+
 
 @api("torch.distributed.get_rank", "torch.distributed.get_group_rank")
 def _rank(call: Call) -> Value:
@@ -73,8 +75,10 @@ def _environment_taken(call: Call) -> Value:
     return _environment(call)
 
 
-def environment_set(walk: Walk, key: Value, node: ast.AST) -> None:
-    """`os.environ[key] = ...`: hiding all devices but one is a choice of device too."""
+def environment_set(walk: Walk, key: Value, value: Value, node: ast.AST) -> None:
+    """`os.environ[key] = value`: hiding all devices but one is a choice of device too."""
+    if single(key) == "WORLD_SIZE":
+        walk.store.set(_WORLD_SIZE, value)
     if single(key) in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         walk.emit(DeviceSet, node)
 
@@ -84,12 +88,14 @@ def _init(call: Call) -> Value:
     bound = call.get(None, "device_id") not in (None, NONE)
     if _imports_ray(call.walk.frame.file.tree):
         call.walk.emit(DeviceSet, call.node)
+    size = call.constant(None, "world_size")
+    alone = single(call.walk.get(_WORLD_SIZE)) == "1"  # nobody else is told of it
     call.walk.emit(
         GroupInitialised,
         call.node,
         backend=_backend(call.get(0, "backend")),
         device_bound=bound or call.open or _may_be_there(call.walk),
-        world_size=size if isinstance(size := call.constant(None, "world_size"), int) else None,
+        world_size=size if isinstance(size, int) else 1 if alone else None,
     )
     return NONE
 

@@ -146,7 +146,7 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
     if outer == External("os.environ"):
         from ..torch_api.launch import environment_set
 
-        environment_set(walk, key, node)
+        environment_set(walk, key, value, node)
     contents.fill(walk, outer)
     if not isinstance(outer, Obj):
         return
