@@ -189,6 +189,25 @@ def test_modules_are_found_from_the_root_of_the_project(
         assert [sharded.at.line for sharded in trace.of(Sharded)] == [5] * found
 
 
+def test_a_library_of_the_project_leaves_room_for_the_program(tmp_path: Path) -> None:
+    """What has nothing to do with it is not read, nor is more of the rest than leaves room for its own."""
+    (tmp_path / "pyproject.toml").touch()
+    for folder in ("lib", "scripts"):
+        (tmp_path / folder).mkdir()
+    imports = []
+    for number in range(100):
+        (tmp_path / f"lib/plain_{number}.py").write_text("X = 1\n")
+        (tmp_path / f"lib/part_{number}.py").write_text(IMPORTS)
+        imports += [f"import lib.plain_{number}", f"import lib.part_{number}"]
+    (tmp_path / "scripts/own.py").write_text("X = 1\n")
+    (tmp_path / "scripts/train.py").write_text("\n".join([*imports, "import own"]))
+    reading = read(tmp_path / "scripts/train.py")
+    names = {Path(name).name for name in reading.files}
+    assert "own.py" in names and not any(name.startswith("plain") for name in names)
+    assert len(names) < 60
+    assert str(tmp_path / "lib/plain_3.py") in reading.consulted.files  # it may be of use once it is changed
+
+
 def test_what_is_installed_is_no_project(tmp_path: Path) -> None:
     package = tmp_path / ".venv/lib/python3/site-packages/lib"
     package.mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import os
+import re
 import stat
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,18 +17,23 @@ from ..records import record
 from ..sources import decode
 
 MODULE_LIMIT = 80  # project modules read for one program
+FAR_LIMIT = 30  # of them, those that are found from the root of the project alone: its libraries, mostly
 INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there are libraries, not parts of one project
 ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")  # what marks the root of a project
 SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
 
+# A module of the project's libraries that has none of this is one of any library.
+_OF_USE = re.compile(rb"torch\.distributed|torch import distributed|fully_shard|DTensor|nn\.Module")
+
 
 @record(frozen=True, eq=False)
 class SourceFile:
-    """A parsed file; `name` is how messages call it."""
+    """A parsed file; `name` is how messages call it. `far`: it was found from the root of the project alone."""
 
     path: Path
     name: str
     tree: ast.Module
+    far: bool = False
 
 
 def load(path: Path, text: str | None) -> SourceFile:
@@ -84,6 +90,8 @@ class Project:
     folders: list[Path]
     absolute: bool = False  # the entry was named by an absolute path, and so is all that it imports
     texts: Mapping[str, str] = field(default_factory=dict)
+    near: tuple[str, ...] = ()  # the folders without the root, as absolute paths
+    _far: dict[Path, bool] = field(default_factory=dict)  # modules outside of these, and whether they are read
     _files: dict[Path, SourceFile | None] = field(default_factory=dict)
     _found: dict[tuple[str, ...], Path | None] = field(default_factory=dict)  # what each name is, looked up once
 
@@ -98,9 +106,9 @@ class Project:
         while (folder / "__init__.py").is_file() and folder != folder.parent:
             folder = folder.parent
             folders.append(folder)
-        known = [os.path.abspath(f) for f in folders]  # noqa: PTH100 - links are not followed by Python either
-        folders += [Path(f) for f in _roots(known[-1]) if f not in known]
-        return cls([f for f in folders if f.name not in INSTALLED], entry.is_absolute(), texts or {})
+        near = tuple(os.path.abspath(f) for f in folders)  # noqa: PTH100 - links are not followed by Python either
+        folders += [Path(f) for f in _roots(near[-1]) if f not in near]
+        return cls([f for f in folders if f.name not in INSTALLED], entry.is_absolute(), texts or {}, near)
 
     def find(self, module: str) -> Path | None:
         """The file of a dotted module name; for a package its `__init__.py`, for one without it the folder."""
@@ -147,12 +155,12 @@ class Project:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             return SourceFile(path, self._shown(path), ast.Module([], []))
-        if len(self._files) >= MODULE_LIMIT or status.st_size > SIZE_LIMIT:
+        if len(self.names()) >= MODULE_LIMIT or status.st_size > SIZE_LIMIT:
             return None
         if self.texts and (text := self.texts.get(os.path.realpath(path))) is not None:
             return SourceFile(path, self._shown(path), load(path, text).tree)
         tree = _parsed(path, status.st_ctime_ns)
-        return SourceFile(path, self._shown(path), tree) if tree is not None else None
+        return SourceFile(path, self._shown(path), tree, path in self._far) if tree is not None else None
 
     def _shown(self, path: Path) -> str:
         """The path as a user would write it: relative to the working directory when below it."""
@@ -164,7 +172,21 @@ class Project:
         key = (str(folder), *parts)
         if key not in self._found:
             self._found[key] = self.look(folder, parts)
-        return self._found[key]
+        found = self._found[key]
+        return found if found is not None and self._is_of_use(found) else None
+
+    def _is_of_use(self, path: Path) -> bool:
+        """Whether a module is the program's own, or one of the first from elsewhere that may matter to it."""
+        if path in self._far:
+            return self._far[path]
+        if not self.near or os.path.abspath(path).startswith(self.near[-1] + os.sep):  # noqa: PTH100
+            return True
+        self._far[path] = sum(self._far.values()) < FAR_LIMIT and (
+            path.name == "__init__.py" or not path.is_file() or _OF_USE.search(path.read_bytes()) is not None
+        )
+        if not self._far[path]:
+            self._files.setdefault(path, None)  # it was looked into
+        return self._far[path]
 
     @staticmethod
     def look(folder: Path, parts: Sequence[str]) -> Path | None:

@@ -36,7 +36,7 @@ from ..values import (
 from . import beginnings, contents, division, dtypes, endings, passes, ties, uses
 from .classes import lineage, makes
 from .conditions import walk_cell
-from .core import DEPTH_LIMIT, Cost, End, Frame, Stop, Walk
+from .core import DEPTH_LIMIT, FAR_STATEMENT_LIMIT, Cost, End, Frame, Stop, Walk
 from .escapes import escape
 from .filled import read
 from .folders import pass_on
@@ -405,8 +405,10 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
             if walk.in_forward == 0:
                 return walk_forward(call, receiver, "forward")
     cost = walk.costs.setdefault(function.node, Cost())
-    if cost.spare():
-        walk.note(call.node, f"`{function.name}` is called too often to follow every call")
+    spare = function.file.far and walk.far >= FAR_STATEMENT_LIMIT
+    if spare or cost.spare():
+        often = "is of a library of the project, of which enough was followed"
+        walk.note(call.node, f"`{function.name}` {often if spare else 'is called too often to follow every call'}")
         escape(call, call.everything() if receiver is None else [receiver, *call.everything()])
         return walk.unknown()
     cost.walks += 1

@@ -49,6 +49,8 @@ from ..values import (
 from .pairing import Pairing, Pending, Unseen
 
 STATEMENT_LIMIT = 20_000  # statements walked for one program, the functions that are read alone included
+FAR_STATEMENT_LIMIT = 1_500  # of them, those of modules that are found from the root of the project alone
+FAR_ALONE_LIMIT = 200  # the same for one function that is read alone
 ALONE_LIMIT = 3_000  # the same for one function that is read alone
 BRANCH_LIMIT = 100  # undecided branches on the way to one place; a training program has some thirty
 DEPTH_LIMIT = 30  # calls within calls
@@ -185,6 +187,7 @@ class Walk:
         self._parts: dict[int, tuple[object, ...]] = {}
         self.statements, self.limit = 0, STATEMENT_LIMIT
         self.spent = 0  # statements walked before starting over
+        self.far = 0  # statements walked of modules that are found from the root of the project alone
         # Where a test asks which of several branches made a value: the branches, any of which implies its outcome.
         self.implications: dict[Step, list[Path]] = {}
         self.doubts: set[int] = set()  # conditions by which the program asks whether a tensor is distributed
@@ -631,10 +634,11 @@ class Walk:
 
     def execute(self, body: Sequence[ast.stmt]) -> bool:
         """Walk statements; False when their end is not reached."""
-        file = self.frames[-1].file.name
+        file = self.frames[-1].file
         for statement in body:
             self.statements += 1
-            self.here = (file, statement)
+            self.far += file.far
+            self.here = (file.name, statement)
             if self.statements > self.limit:
                 self.note(
                     statement, f"the program is too large: the reader stopped here, after {self.limit} statements"
@@ -661,6 +665,7 @@ class Walk:
         self.underway = []
         self.in_entry = False
         self.spent += self.statements
+        self.far = min(self.far, FAR_STATEMENT_LIMIT - FAR_ALONE_LIMIT)
         self.statements, self.limit = 0, min(ALONE_LIMIT, max(0, STATEMENT_LIMIT - self.spent))
 
     def aside(self) -> Seen:
