@@ -179,11 +179,9 @@ class Project:
         """Whether a module is the program's own, or one of the first from elsewhere that may matter to it."""
         if path in self._far:
             return self._far[path]
-        if not self.near or os.path.abspath(path).startswith(self.near[-1] + os.sep):  # noqa: PTH100
+        if not self.near or os.path.abspath(path).startswith(os.path.join(self.near[-1], "")):  # noqa: PTH100, PTH118
             return True
-        self._far[path] = sum(self._far.values()) < FAR_LIMIT and (
-            path.name == "__init__.py" or not path.is_file() or _OF_USE.search(path.read_bytes()) is not None
-        )
+        self._far[path] = sum(self._far.values()) < FAR_LIMIT and _may_matter(path)
         if not self._far[path]:
             self._files.setdefault(path, None)  # it was looked into
         return self._far[path]
@@ -198,6 +196,16 @@ class Project:
         if parts and os.path.isfile(path + ".py"):  # noqa: PTH113
             return Path(path + ".py")
         return Path(path) if os.path.isdir(path) and any(Path(path).glob("*.py")) else None  # noqa: PTH112
+
+
+def _may_matter(path: Path) -> bool:
+    """Whether a module of one of the project's libraries has to do with models or several ranks, or leads to others."""
+    if path.name == "__init__.py" or path.is_dir():
+        return True
+    try:
+        return path.stat().st_size <= SIZE_LIMIT and _OF_USE.search(path.read_bytes()) is not None
+    except OSError:
+        return False
 
 
 @functools.cache

@@ -207,53 +207,13 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
 
 
 # What methods that print, count or collect are called, of objects of which nothing is known.
-_MEET_NOBODY = frozenset(
-    [
-        "add",
-        "add_scalar",
-        "add_scalars",
-        "append",
-        "clear",
-        "close",
-        "copy",
-        "critical",
-        "debug",
-        "detach",
-        "error",
-        "eval",
-        "exception",
-        "extend",
-        "flush",
-        "format",
-        "get",
-        "info",
-        "insert",
-        "item",
-        "items",
-        "join",
-        "keys",
-        "log",
-        "log_metrics",
-        "mkdir",
-        "pop",
-        "print",
-        "put",
-        "remove",
-        "set_description",
-        "set_postfix",
-        "size",
-        "start",
-        "state_dict",
-        "stop",
-        "to",
-        "train",
-        "update",
-        "values",
-        "warn",
-        "warning",
-        "write",
-    ]
-)
+_MEET_NOBODY = {
+    "add", "add_scalar", "add_scalars", "append", "clear", "close", "copy", "critical", "debug", "detach", "error",
+    "eval", "exception", "extend", "flush", "format", "get", "info", "insert", "item", "items", "join", "keys",
+    "log", "log_metrics", "mkdir", "pop", "print", "put", "remove", "set_description", "set_postfix", "size",
+    "start", "state_dict", "stop", "to", "train", "update", "values", "warn", "warning", "write",
+}  # fmt: skip
+
 # What gives the content of a file, which is the same for all that see the file.
 _CONTENT = ("open", "read_text", "read_bytes")
 

@@ -61,6 +61,7 @@ class Pairing:
         self._settle()
 
     def _settle(self) -> None:
+        """Take the conditions on the rank off the paths that do not keep anybody away."""
         sites: dict[object, _Site] = {}
         for pending, path in zip(self.pending, self.paths, strict=True):
             steps = {(s.condition, s.taken): s for s in path if s.ranks is not None}
@@ -137,6 +138,7 @@ class Pairing:
         return tuple(step for step in path if step.ranks is None or not self._is_decided(step, taken))
 
     def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
+        """Whether it is of several conditions, one of which, not on the rank, was met and is enough for its answer."""
         how, *parts = self.walk.parts_of(step.condition) or (None,)
         if (how, step.taken) not in (("and", False), ("or", True)):
             return False
