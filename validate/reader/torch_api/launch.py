@@ -38,7 +38,7 @@ from ..values import (
     single,
 )
 from ..walk import contents
-from ..walk.calls import Call, callbacks, perhaps_call
+from ..walk.calls import Call, call_library, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
 from ..walk.division import RANKS
 from ..walk.escapes import escape
@@ -144,6 +144,17 @@ def _backend(value: Value | None) -> str | None:
 def _set_device(call: Call) -> Value:
     call.walk.emit(DeviceSet, call.node)
     return NONE
+
+
+@api(
+    "accelerate.Accelerator", "accelerate.PartialState", "accelerate.state.PartialState",
+    "transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments",
+    "transformers.HfArgumentParser", "trl.TrlParser",  # of which such arguments come
+)  # fmt: skip
+def _set_by_library(call: Call) -> Value:
+    """Made, these choose the device of the process, by its local rank."""
+    call.walk.emit(DeviceSet, call.node)
+    return call_library(call, call.name)
 
 
 @anything("set_device", "set_device_index")
