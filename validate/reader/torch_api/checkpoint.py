@@ -436,6 +436,6 @@ def _load_safetensors(call: Call) -> Value:
 def _read_file(call: Call, path: Value | None) -> Value:
     walk = call.walk
     content = walk.unknown(External(call.name))
-    if path is None or ranked(path):
+    if path is None or ranked(path) or (isinstance(path, Obj) and walk.fact(path, "of rank")):
         walk.establish(content, "of rank")
     return content

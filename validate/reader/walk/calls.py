@@ -30,6 +30,7 @@ from ..values import (
     Value,
     What,
     members,
+    ranked,
     single,
     union,
 )
@@ -370,7 +371,7 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
         often = "is of a library of the project, of which enough was followed"
         walk.note(call.node, f"`{function.name}` {often if spare else 'is called too often to follow every call'}")
         escape(call, call.everything() if receiver is None else [receiver, *call.everything()])
-        return walk.unknown()
+        return _made_of(walk, call, walk.unknown())
     cost.walks += 1
     statements, events = walk.statements, walk.told
     scope = walk.new_scope(function.scope)
@@ -639,11 +640,19 @@ def call_library(call: Call, name: str) -> Value:
         walk.establish(made, "whole")  # each rank has all of it
         if call.constant(None, "streaming") is not False and call.get(None, "streaming") is not None:
             walk.establish(made, "streamed")
+    _made_of(walk, call, made)
     if name.startswith(_OF_PATHS):
         walk.answers(made.id, *values)
     if walk.meta and walk.meta[-1]:
         walk.establish(made, "made empty")
     return pass_on(walk, values, made)
+
+
+def _made_of(walk: Walk, call: Call, made: Obj) -> Obj:
+    """What a call gives that is not followed; one that is given something of the rank may give each rank its own."""
+    if any(ranked(v) for v in call.everything()):
+        walk.establish(made, "of rank")
+    return made
 
 
 def callbacks(call: Call, values: list[Value]) -> None:
