@@ -116,7 +116,7 @@ class ShardedTopDown(Rule):
         Also where it is told of several modules, each of which may be sharded later than what lies in it, and of some
         elements of a list, when others of them were sharded before.
         """
-        if outer.among or (inner.module.many and any(s.module == inner.module for s in trace.before(outer, Sharded))):
+        if outer.among or any(s.module == inner.module for s in trace.before(outer, Sharded)):
             return True
         if trace.origin != READER or outer.at != inner.at:
             return False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..values import Const, Obj, Sym, Value, What, members
+from ..values import Const, External, Obj, Sym, Value, What, members
 from .contents import of_a_resume, relatives
 from .core import Walk
+from .structure import CONTAINERS, WITHOUT_PARAMETERS, descendants
 
 _SEED = (0, "%seed")  # of the generators that weights are drawn by
 _UNLIKE = "%unlike"
+_CONSTANT = ("Norm", "Norm1d", "Norm2d", "Norm3d", "PReLU")  # modules that begin with the same values everywhere
 
 
 def seeded(walk: Walk, given: Iterable[Value]) -> None:
@@ -20,8 +22,17 @@ def seeded(walk: Walk, given: Iterable[Value]) -> None:
 def built(walk: Walk, module: Obj) -> None:
     """A module was built on a real device, by a program whose ranks may draw its weights from seeds of their own."""
     seed = walk.get(_SEED)
-    if walk.building == 0 and seed is not None and all(v == Const(True) for _, v in members(seed)):
+    unlike = seed is not None and all(v == Const(True) for _, v in members(seed))
+    if walk.building == 0 and unlike and any(map(_draws, descendants(walk, module)[0])):
         _part(walk, module)
+
+
+def _draws(module: Obj) -> bool:
+    """Whether a module of a library begins with weights that it draws; the program's own are seen by what they hold."""
+    if not isinstance(module.cls, External):
+        return False
+    short = module.cls.name.rpartition(".")[2]
+    return module.cls.name not in CONTAINERS and short not in WITHOUT_PARAMETERS and not short.endswith(_CONSTANT)
 
 
 def loaded(walk: Walk, module: Obj) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import sys
+from collections.abc import Sequence
+
 from ..values import Class, External, Value, What
 
 # Bases of a library that say what an instance is. A class of a library is not looked into.
@@ -58,4 +62,12 @@ def makes(cls: Class) -> What:
                 return What.MODULE
             if base.name.endswith(("PreTrainedModel", "LightningModule")):
                 return What.MODULE
-    return What.INSTANCE
+    return What.MODULE if _runs_as_module(classes) else What.INSTANCE
+
+
+def _runs_as_module(classes: Sequence[Value]) -> bool:
+    """Whether a class that a library's class is derived from, of which nothing is known, has a `forward`."""
+    libraries = {c.name.partition(".")[0] for c in classes if isinstance(c, External)}
+    unknown = bool(libraries - {"torch", *sys.stdlib_module_names})
+    bodies = (c.node.body for c in classes if isinstance(c, Class))
+    return unknown and any(isinstance(s, ast.FunctionDef) and s.name == "forward" for body in bodies for s in body)
