@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pytorch_fsdp2_dcp.validate.events import DirectoryRemoved, FilesMoved, PointerWritten, Saved
+from pytorch_fsdp2_dcp.validate.events import DirectoryRemoved, FilesMoved, Loaded, PointerWritten, Saved
 
-from .programs import SHARDED, program
+from .programs import IMPORTS, SHARDED, only, program
 
 SETTINGS = """
 import argparse
@@ -98,3 +98,11 @@ def test_which_directory_is_removed(saved: str, removed: str, same: bool) -> Non
 )
 def test_what_says_which_checkpoint_is_the_newest(write: str, points: bool) -> None:
     assert any(program(f"{SETTINGS}\n{write}").of(PointerWritten)) is points
+
+
+@pytest.mark.parametrize("imported", ["from unittest import mock", "from unittest.mock import patch", ""])
+def test_what_a_test_may_have_replaced_is_not_judged(imported: str) -> None:
+    """Elsewhere a save without a directory raises, and a load into an empty dictionary reads nothing."""
+    trace = program(f"{imported}\ndcp.save({{'a': 1}})\ndcp.load({{}}, checkpoint_id='c')\n", IMPORTS)
+    assert only(trace, Saved).located is bool(imported)
+    assert only(trace, Loaded).entries == (None if imported else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -255,17 +256,31 @@ def common(call: Call, value: Value | None) -> dict[str, Any]:
     walk.states = {}
     given = _where(call)
     target = single(given)
+    replaces = _replaces(walk.frames[0].file.tree)
     return {
         "target": target if isinstance(target, str) else None,
         "pieces": pieces(walk, given),
         "place": place_of(walk, given),
-        "located": _is_located(call),
-        "entries": entries(call, value, ranked(given)),
+        "located": _is_located(call) or replaces,
+        "entries": None if replaces else entries(call, value, ranked(given)),
         "group": group_of(call, call.get(None, "process_group")),
         "alone": call.constant(None, "no_dist") is True,
         "series": root(walk, given),
         "caught": caught(walk, call.node),
     }
+
+
+@functools.lru_cache(maxsize=64)
+def _replaces(tree: ast.Module) -> bool:
+    """Whether a program may put something else in the place of what it calls, as tests do."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in ("monkeypatch", "mocker"):
+            return True
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            if any(f"{module}{alias.name}.".startswith("unittest.mock.") for alias in node.names):
+                return True
+    return False
 
 
 def of_save(call: Call) -> dict[str, Any]:
