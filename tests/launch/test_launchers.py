@@ -14,7 +14,9 @@ import pytest
 from pytorch_fsdp2_dcp.validate.errors import UserError
 from pytorch_fsdp2_dcp.validate.events import Event
 from pytorch_fsdp2_dcp.validate.launch import launcher
-from pytorch_fsdp2_dcp.validate.launch.job import Run
+from pytorch_fsdp2_dcp.validate.launch.job import Job, Run
+from pytorch_fsdp2_dcp.validate.launch.places import prepare
+from pytorch_fsdp2_dcp.validate.launch.watch import watch
 from pytorch_fsdp2_dcp.validate.probe.merge import merge
 
 from ..runs import alive, run_script
@@ -276,6 +278,28 @@ def test_the_environment_of_the_job_is_added_and_output_is_bounded(tmp_path: Pat
     assert len(end.output) < 66 * 1024
     log = next((tmp_path).glob("scratch-*/ranks/0.log"))
     assert log.read_text().splitlines()[0] == f"yes {os.path.realpath(tmp_path / 'cwd')}"
+
+
+class EndsByItself:
+    """A leader that has ended when it is to be ended, just after it was looked at."""
+
+    def __init__(self) -> None:
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        self.pid, self.looks = process.pid, 0
+
+    def over(self, wait: float) -> bool:  # noqa: ARG002 - as launchers have it
+        self.looks += 1
+        return self.looks > 1
+
+
+def test_a_job_may_end_in_the_moment_in_which_it_is_ended(tmp_path: Path) -> None:
+    script, scratch = tmp_path / "train.py", tmp_path / "scratch"
+    job = Job(script=script, args=(), nproc=1, cwd=tmp_path, scratch=scratch, deadline=0.0)
+    places, leader = prepare(job), EndsByItself()
+    places.begun(0).write_text(str(leader.pid))
+    places.ended(0).write_text("3")
+    assert watch(job, places, leader).ends[0].code == 3
 
 
 def test_an_unknown_launcher_is_refused() -> None:

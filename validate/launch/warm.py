@@ -85,13 +85,15 @@ class _Forked:
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
         started = parent.receive(IMPORT_LIMIT)
+        while started is not None and "pid" not in started:  # the end of a job whose watch was broken off
+            started = parent.receive(IMPORT_LIMIT)
         assert started is not None
         self.pid: int = started["pid"]
         self._ended = False
 
     def over(self, wait: float) -> bool:
         if not self._ended:
-            self._ended = "ended" in (self._parent.receive(wait) or {})
+            self._ended = (self._parent.receive(wait) or {}).get("ended") == self.pid
         return self._ended
 
 

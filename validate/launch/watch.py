@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,7 +65,8 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
     finally:
         if not over:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a second Ctrl-C must not cut this short
-            os.kill(leader.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended by itself just now
+                os.kill(leader.pid, signal.SIGTERM)
             while not leader.over(POLL):
                 pass
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
