@@ -295,7 +295,7 @@ class EndsByItself:
 
 def test_a_job_may_end_in_the_moment_in_which_it_is_ended(tmp_path: Path) -> None:
     script, scratch = tmp_path / "train.py", tmp_path / "scratch"
-    job = Job(script=script, args=(), nproc=1, cwd=tmp_path, scratch=scratch, deadline=0.0)
+    job = Job(script=script, args=(), nproc=1, cwd=tmp_path, scratch=scratch, deadline=-1.0)
     places, leader = prepare(job), EndsByItself()
     places.begun(0).write_text(str(leader.pid))
     places.ended(0).write_text("3")
