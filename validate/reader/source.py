@@ -15,13 +15,14 @@ from pathlib import Path
 from ..errors import UserError
 from ..records import record
 from ..sources import decode
+from ..target import ROOTS
 
 MODULE_LIMIT = 80  # project modules read for one program
 FAR_LIMIT = 30  # of them, those that are found from the root of the project alone: its libraries, mostly
 INSTALLED = ("site-packages", "dist-packages")  # what lies side by side there are libraries, not parts of one project
-ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")  # what marks the root of a project
 SIZE_LIMIT = 600_000  # bytes; what is larger is data or generated
 
+_ROOTS = ("pyproject.toml", *ROOTS)  # a part of a workspace is a project of its own
 # A module of the project's libraries that has none of this is one of any library.
 _OF_USE = re.compile(rb"torch\.distributed|torch import distributed|fully_shard|DTensor|nn\.Module")
 
@@ -214,7 +215,7 @@ def _roots(folder: str) -> tuple[str, ...]:
     here = Path(folder)
     if not set(INSTALLED).isdisjoint(here.parts):
         return ()
-    root = next((f for f in (here, *here.parents) if any((f / mark).exists() for mark in ROOTS)), None)
+    root = next((f for f in (here, *here.parents) if any((f / mark).exists() for mark in _ROOTS)), None)
     return () if root is None else tuple(str(f) for f in (root, root / "src") if f.is_dir())
 
 

@@ -113,8 +113,8 @@ class ShardedTopDown(Rule):
     def _may_be_another(self, trace: Trace, outer: Sharded, inner: Sharded) -> bool:
         """Whether one call is told twice, of a module that may be either: an element of a list, or all there is.
 
-        Also where it is told of several modules, each of which may be sharded later than what lies in it, and of some
-        elements of a list, when others of them were sharded before.
+        Also where it is told of several modules, each of which may be sharded later than what lies in it, and where the
+        inner one was sharded before, too.
         """
         if outer.among or any(s.module == inner.module for s in trace.before(outer, Sharded)):
             return True

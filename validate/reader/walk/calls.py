@@ -404,7 +404,8 @@ def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = 
     if scope not in walk.captured:  # its variables are gone
         for end in frame.returns:
             end.changes = {cell: value for cell, value in end.changes.items() if cell[0] != scope}
-    _settle(frame.returns, len(base))
+    if walk.asked:  # there are no questions otherwise
+        _settle(frame.returns, len(base))
     shared = walk.resume(frame.returns)
     if frame.yields:
         return walk.new_list(frame.yields, exact=False)

@@ -467,7 +467,7 @@ class Walk:
         self.told += cls not in (Escaped, TorchApiUsed, OldPathUsed)
         when = _IN_LOOP if self.loops else _OUTSIDE
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
-        last = next((step for step in reversed(path) if step.ranks is not None), None)
+        last = next((s for s in reversed(path) if s.ranks is not None), None) if event.collective else None
         calls = sum(last in frame.base for frame in self.frames) if last is not None else 0
         self._pending.append(Pending(event, path, self._scopes(), self.loops, self.serving, calls))
 

@@ -87,7 +87,7 @@ class Pairing:
                     or self._instead_of_another(pending, step)
                     or self._perhaps_met(pending, step)
                 ):
-                    self.paths[pending.event.order] = _without(self.paths[pending.event.order], step)
+                    self._take_off(step, [pending])
 
     def _pair(self, guarded: list[_Site], by_function: bool) -> bool:
         """Find calls that lie on the two sides of a condition and have all others in common; whether there were any."""
@@ -97,7 +97,7 @@ class Pairing:
             event, scope = site.calls[0].event, site.calls[0].scopes[-1] if by_function else 0
             for (condition, taken), step in list(site.steps.items()):
                 rest = frozenset(site.steps) - {(condition, taken)}
-                kind = (type(event), getattr(event, "op", ""), scope, rest, condition)
+                kind = (*_kind(event), scope, rest, condition)
                 others = waiting.get((kind, not taken), [])
                 while others:
                     other = others.pop(0)
@@ -107,8 +107,7 @@ class Pairing:
                     waiting.setdefault((kind, taken), []).append(site)
                     continue
                 del site.steps[condition, taken], other.steps[condition, not taken]
-                for paired in (*site.calls, *other.calls):
-                    self.paths[paired.event.order] = _without(self.paths[paired.event.order], step)
+                self._take_off(step, [*site.calls, *other.calls])
                 found = True
                 break
         return found
@@ -119,16 +118,21 @@ class Pairing:
         for site in guarded:
             (step,) = site.steps.values()
             words, holds = _in_words(step.ranks or "")
-            event = site.calls[0].event
-            kind = (type(event), getattr(event, "op", ""), words)
+            kind = (*_kind(site.calls[0].event), words)
             if not (others := waiting.get((kind, not holds))):
                 waiting.setdefault((kind, holds), []).append(site)
                 continue
             for paired in (site, others.pop(0)):
-                (step,) = paired.steps.values()
-                for call in paired.calls:
-                    self.paths[call.event.order] = _without(self.paths[call.event.order], step)
-                paired.steps.clear()
+                _, step = paired.steps.popitem()
+                self._take_off(step, paired.calls)
+
+    def _take_off(self, step: Step, calls: Sequence[Pending]) -> None:
+        """A condition on the rank keeps nobody away from these; nor do the questions of a rank that meets it."""
+        for call in calls:
+            path = self.paths[call.event.order]
+            self.paths[call.event.order] = tuple(
+                dataclasses.replace(s, question=None) for s in path if s.condition != step.condition
+            )
 
     def _asking_the_rank(self, path: Path) -> Path:
         """The path without conditions on the rank that one of the others has decided, such as `a and rank == 0`."""
@@ -249,9 +253,8 @@ def _in_words(ranks: str) -> tuple[str, bool]:
 
 def _alike(one: Event, other: Event) -> bool:
     """Whether both call the same collective."""
-    return type(one) is type(other) and getattr(one, "op", "") == getattr(other, "op", "")
+    return _kind(one) == _kind(other)
 
 
-def _without(path: Path, step: Step) -> Path:
-    """The path without a condition on the rank, and without what a rank that meets it asks for itself."""
-    return tuple(dataclasses.replace(s, question=None) for s in path if s.condition != step.condition)
+def _kind(event: Event) -> tuple[type[Event], str]:
+    return type(event), getattr(event, "op", "")
