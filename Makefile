@@ -6,6 +6,8 @@ READY := .venv/ready
 
 # Ranks share two cores with each other on small machines; more threads a rank only get in each other's way.
 export OMP_NUM_THREADS = 1
+# Tests start hundreds of processes: without bytecode each compiles the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check slow matrix wide measure bench verified format api clean
 
@@ -15,7 +17,7 @@ demo: $(READY)
 # Some 25 minutes on two cores. CI runs `make test matrix`.
 test: check slow
 
-# The fast tier, some three minutes: style, types, and every test that is not marked slow.
+# The fast tier, some two minutes: style, types, and every test that is not marked slow.
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -31,6 +31,7 @@ def works(skill: Path, tmp_path: Path) -> None:
     assert "FS401" in process.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("scope", ["--project", "--user"])
 def test_the_verb_puts_a_skill_that_works_where_the_client_looks(target: str, scope: str, tmp_path: Path) -> None:
@@ -47,6 +48,7 @@ def test_the_verb_puts_a_skill_that_works_where_the_client_looks(target: str, sc
         works(skill, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_copy_is_replaced_whole_and_can_install_again(tmp_path: Path) -> None:
     assert fsdp2("skill", "install", "--target", "claude", cwd=tmp_path).returncode == 0
     skill = tmp_path / TARGETS["claude"] / NAME
@@ -81,6 +83,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert_refused(fsdp2("skill", "install", "--target", "claude", cwd=tmp_path), ".claude", "expected a folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["copied", "linked"])
 def test_the_folder_copied_or_linked_works(way: str, tmp_path: Path) -> None:
     skill = tmp_path / ".claude" / "skills" / NAME
@@ -107,6 +110,7 @@ def test_the_marketplace_offers_this_folder_as_a_plugin_with_one_skill() -> None
     assert [(SKILL / plugin["source"] / path / "SKILL.md").is_file() for path in plugin["skills"]] == [True]
 
 
+@pytest.mark.slow
 def test_a_git_url_has_the_skill_where_installers_look(tmp_path: Path) -> None:
     """Installers that take a git URL clone it and look for SKILL.md, first at the top."""
     clone = tmp_path / NAME

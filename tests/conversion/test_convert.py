@@ -392,6 +392,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(case: str, sources: Path) -> None:
     before = names()
@@ -489,6 +490,7 @@ runpy.run_path({skill!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["a.pt", "a.safetensors", "a"])
 def test_a_disk_that_is_full_half_way_leaves_nothing(target: str, tmp_path: Path) -> None:
     """A limit on the size of files fails a write as a full disk does."""
@@ -544,6 +546,7 @@ program["main"](sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["a.pt", "a.safetensors", "a"])
 def test_a_killed_conversion_leaves_nothing_under_the_name_of_the_destination(target: str) -> None:
     """All is written by then, and neither read back nor on the disk; what is left is not in the way of another try."""

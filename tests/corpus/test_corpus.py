@@ -29,6 +29,7 @@ def measured(programs: Path) -> Measured:
     return measure(programs)
 
 
+@pytest.mark.slow
 def test_what_is_missed_is_known(measured: Measured) -> None:
     assert {mark.file.removeprefix("planted/") for mark in measured.misses} == KNOWN_MISSES
 

@@ -108,6 +108,7 @@ def test_half_of_the_queries_are_near_misses() -> None:
     assert all(set(query) == {"query", "should_trigger"} for query in queries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if "run" not in task])
 def test_a_task_is_prepared_with_its_files_and_prompt(name: str, tmp_path: Path) -> None:
     folder = prepared(name, tmp_path / "new")

@@ -82,6 +82,7 @@ def test_a_diff_of_nothing_is_empty_and_exits_with_0(tmp_path: Path) -> None:
     assert (process.returncode, process.stdout) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

@@ -90,6 +90,7 @@ def check(content: bytes) -> None:
     assert after.endswith((b"\n", b"\r")) == content.endswith((b"\n", b"\r"))
 
 
+@pytest.mark.slow
 @quick
 @given(written())
 def test_a_fix_holds_however_the_program_is_written(content: bytes) -> None:
@@ -104,6 +105,7 @@ def test_many_ways_of_writing(content: bytes) -> None:
     check(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [text.encode() for text in SEEDS], ids=range(len(SEEDS)))
 def test_the_seeds_are_fixed_at_all(content: bytes) -> None:
     check(content)

@@ -160,6 +160,7 @@ def test_at_the_deadline_each_rank_tells_its_stack_and_nothing_is_left(name: str
     assert alive("sleep\x00987") == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
@@ -200,6 +201,7 @@ def test_what_a_rank_leaves_running_ends_with_the_job(tmp_path: Path) -> None:
     assert not Path("/proc", pid.read_text()).exists()
 
 
+@pytest.mark.slow
 def test_the_warm_parent_ends_with_its_process(tmp_path: Path) -> None:
     """Also when that process is killed: nobody closes anything then."""
     script = tmp_path / "use.py"

@@ -39,6 +39,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(document["memory"]["at_peak"].values()) == document["memory"]["peak"]
 
 
+@pytest.mark.slow
 def test_the_planning_of_many_ranks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A save of a small model: measured where it can be, and extrapolated to 16,384 ranks."""
     monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.scale.ITEMS_LIMIT", 20_000)
@@ -62,6 +63,7 @@ def test_the_planning_of_a_large_model_takes_no_more_memory_than_of_a_small_one(
     assert most < 1_500_000_000
 
 
+@pytest.mark.slow
 def test_a_disk_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*NUMBERS, "--measure", str(tmp_path), "--format", "json"]) == 0
     saved = json.loads(capsys.readouterr().out)["checkpoint"]

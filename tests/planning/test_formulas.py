@@ -150,6 +150,7 @@ def test_replicas_are_planned_by_all_and_written_once() -> None:
     assert checkpoint(model, Mesh(4, 2, 1, 8), "sgd").elements == 2 * 64 * 8 * 4
 
 
+@pytest.mark.slow
 def test_larger_worlds_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytorch_fsdp2_dcp.validate.planning.scale.ITEMS_LIMIT", 25_000)
     model = Model("net", tuple(Parameter((f"weight{index}",), (4096, 8), "") for index in range(40)))
@@ -159,6 +160,7 @@ def test_larger_worlds_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPat
     assert rows[3].seconds > rows[2].seconds
 
 
+@pytest.mark.slow
 def test_a_large_model_is_measured_in_small_worlds_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which bounds memory; the worlds that are shown are extrapolated from them."""
     items, simulated = 160, []
@@ -176,6 +178,7 @@ def test_a_large_model_is_measured_in_small_worlds_and_no_other(monkeypatch: pyt
     assert not any(row.measured for row in rows)
 
 
+@pytest.mark.slow
 def test_worlds_are_those_that_the_mesh_can_grow_to() -> None:
     state = entries(Model("net", (Parameter(("weight",), (64, 8), ""),)), "sgd")
     assert [row.world for row in planning_at(state, Mesh(3, 2, 1, 6), "dp_shard", (64, 128, 256))] == [96, 192]

@@ -92,6 +92,7 @@ def test_what_is_shorter_than_a_save_is_in_grey() -> None:
     assert not axes.patches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", plot.SUFFIXES)
 def test_the_same_plan_is_the_same_file_whatever_the_users_style(suffix: str) -> None:
     import matplotlib

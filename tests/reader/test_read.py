@@ -227,6 +227,7 @@ def test_reading_imports_neither_torch_nor_the_program(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["argparse.py", "contextlib.py", "dataclasses.py", "asyncio/base_events.py", "json/decoder.py", "typing.py"]
 )

@@ -118,6 +118,7 @@ def test_every_script_is_clean_and_formatted_by_the_projects_rules_and_by_plain_
         assert process.returncode == 0, process.stdout + process.stderr
 
 
+@pytest.mark.slow
 def test_every_script_needs_torch_the_standard_library_and_what_its_options_ask_for(scripts: dict[Path, Row]) -> None:
     for script, row in scripts.items():
         for node in ast.walk(ast.parse(script.read_text())):
@@ -134,6 +135,7 @@ def test_a_script_has_nothing_of_a_mode_that_was_not_chosen() -> None:
     assert "dcp.save(" not in render(answer({"async_mode": "async"}))
 
 
+@pytest.mark.slow
 def test_the_linter_finds_nothing_in_any_script(scripts: dict[Path, Row], tmp_path: Path) -> None:
     process = fsdp2("lint", *map(str, scripts), cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -222,6 +224,7 @@ def test_update_does_not_throw_edits_away_unless_forced(tmp_path: Path) -> None:
     assert script.read_text() == render(answer({}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["--update", "--check"])
 def test_only_generated_scripts_are_updated_and_checked(verb: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("print()\n")

@@ -112,6 +112,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_check_and_update_are_of_both_files(tmp_path: Path) -> None:
     def checked() -> tuple[int, str]:
         process = fsdp2("generate", "--check", "train.py", cwd=tmp_path)

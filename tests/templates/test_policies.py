@@ -57,6 +57,7 @@ def test_bf16_computes_in_bf16_and_keeps_everything_else_in_fp32(built: Built) -
     assert model.rotary.dtype == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "again"), [("none", []), ("full", [0, 1, 2, 3]), ("2", [0, 2]), ("3", [0, 3])])
 def test_checkpointed_blocks_and_no_others_compute_their_activations_again(
     built: Built, which: str, again: list[int]

@@ -120,6 +120,7 @@ def save(checkpointer: Any, step: int) -> str:
     return f"{checkpointer.folder}/step-{step}"
 
 
+@pytest.mark.slow
 def test_what_holds_in_a_folder_holds_behind_a_uri(
     checkpointer: Any, train: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

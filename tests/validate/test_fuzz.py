@@ -124,6 +124,7 @@ def test_a_declared_encoding_is_honoured() -> None:
     assert [f.code for f in outcome(latin.encode("latin-1")).findings] == ["FS401"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "device", "huge", "loop", "broken", "socket"])
 def test_what_is_no_regular_file_is_refused_by_name_and_passed_over_in_a_folder(tmp_path: Path, kind: str) -> None:
     odd = tmp_path / "odd.py"

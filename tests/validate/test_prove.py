@@ -58,6 +58,7 @@ def place(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SCRIPTS, tmp_path / "work"))
 
 
+@pytest.mark.slow
 def test_a_right_script_that_nobody_prepared_passes_both_proofs(validate: Validate, place: Path) -> None:
     code, proofs, _ = validate(place / "by_helpers.py", "--prove", "trace,resume")
     assert code == 0, proofs
@@ -131,6 +132,7 @@ def test_forward_by_name_is_seen_in_a_run(validate: Validate, place: Path) -> No
     assert (code, codes(proofs["trace"])) == (1, {"FS403"})
 
 
+@pytest.mark.slow
 def test_the_linter_says_the_same_of_the_same_scripts() -> None:
     found = {}
     for script in sorted(SCRIPTS.glob("*.py")):
@@ -191,6 +193,7 @@ def test_text_tells_a_reason_once(validate: Validate, tmp_path: Path) -> None:
     assert "  resume   SKIP  as trace\n" in printed.out
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_verdict_with_each_ranks_stack(validate: Validate, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         PREPARED + "import time\n\ndef wait_for_nobody():\n"
