@@ -48,6 +48,35 @@ COUNTER = (
 PLACE = (("        self.done = int", "        self.done = self.done if self.world == 1 else int"),)
 
 
+AVERAGE = (
+    (
+        "        self.done = 0\n",
+        "        self.done = 0\n"
+        "        self.average = {k: p.detach().clone() for k, p in self.net.named_parameters()}\n",
+    ),
+    ('            "done":', '            "average": self.average,\n            "done":'),
+    (
+        "        self.decay.step()\n",
+        "        self.decay.step()\n        for k, p in self.net.named_parameters():\n"
+        "            self.average[k].lerp_(p.detach(), 0.1)\n",
+    ),
+)
+AVERAGE_ANEW = (
+    (
+        '        self.done = int(state["done"])',
+        "        if self.world != 2:\n            for k, p in self.net.named_parameters():\n"
+        '                self.average[k].copy_(p.detach())\n        self.done = int(state["done"])',
+    ),
+)
+
+
+@pytest.mark.slow
+def test_a_sharded_average_goes_to_other_ranks_too(tmp_path: Path) -> None:
+    verdict = prove(Reshard(), bench_for(tmp_path, trainer(*WITHOUT_DROPOUT, *AVERAGE), to_nproc=1))
+    assert verdict.status == "pass", verdict
+    assert verdict.figures["targets"][0]["tensors"] == 37 + 9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "ranks", "words"),
@@ -55,6 +84,9 @@ PLACE = (("        self.done = int", "        self.done = self.done if self.worl
         pytest.param(MULTIPLIED, 1, "it takes", id="a count of steps times ranks"),
         pytest.param(BY_RANK, 4, "it cannot continue, though it runs there from scratch: ", id="a key a rank"),
         pytest.param(AFRESH, 1, "of 37 tensors, `table.weight.step` (optimizer", id="optimizer state lost"),
+        pytest.param(
+            (*AVERAGE, *AVERAGE_ANEW), 1, "of 46 tensors, `self.average[0]` (weights beside) has other", id="an average"
+        ),
         pytest.param(COUNTER, 1, "`seen` (buffers) has other values", id="a buffer", marks=pytest.mark.matrix),
         pytest.param(PLACE, 1, "it starts over", id="steps forgotten", marks=pytest.mark.matrix),
     ],

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from .digest import digest, local_part
@@ -40,14 +41,24 @@ class Beside:
 
     def take(self, optimizers: list[Optimizer], frame: FrameType | None) -> dict[str, int]:
         """A digest of each holder of such weights; one that has only what the optimizers step, now or once, is none."""
-        stepped = [[p for group in o.param_groups for p in group["params"]] for o in optimizers]
-        trained = {id(p) for of in stepped for p in of}
         found: dict[str, int] = {}
-        for name, held in (*self._of_modules(trained), *self._of_variables(stepped, optimizers, frame)):
+        for name, held in self._holders(optimizers, frame):
             crcs = [crc for tensor in held if (crc := digest(tensor)) is not None]
             if not self._snapshots.issuperset(crcs):
                 found.setdefault(name, zlib.crc32(repr(crcs).encode()))
         return found
+
+    def shards(self, optimizers: list[Optimizer], frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
+        """The sharded tensors of each holder, by its name and their number: what is plain may be one rank's own."""
+        for name, held in self._holders(optimizers, frame):
+            yield from ((f"{name}[{number}]", t) for number, t in enumerate(held) if isinstance(t, DTensor))
+
+    def _holders(
+        self, optimizers: list[Optimizer], frame: FrameType | None
+    ) -> Iterator[tuple[str, list[torch.Tensor]]]:
+        stepped = [[p for group in o.param_groups for p in group["params"]] for o in optimizers]
+        yield from self._of_modules({id(p) for of in stepped for p in of})
+        yield from self._of_variables(stepped, optimizers, frame)
 
     def _of_modules(self, trained: set[int]) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Of each outermost module, the parameters that no optimizer steps; of one without others, the buffers too."""
@@ -65,7 +76,7 @@ class Beside:
         self, stepped: list[list[nn.Parameter]], optimizers: list[Optimizer], frame: FrameType | None
     ) -> Iterator[tuple[str, list[torch.Tensor]]]:
         fewest = min((len(of) for of in stepped if of), default=sys.maxsize)
-        found = [(name, held) for name, held in _holders(frame) if len(held) >= fewest]
+        found = [(name, held) for name, held in _collections(frame) if len(held) >= fewest]
         if not found:
             return
         shapes = [Counter(shape(p) for p in of) for of in stepped if of for shape in (_shape, _local_shape)]
@@ -96,7 +107,7 @@ def _state(root: nn.Module) -> Iterator[torch.Tensor]:
                 yield buffer
 
 
-def _holders(frame: FrameType | None) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def _collections(frame: FrameType | None) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The dictionaries and lists of float tensors that variables of the program's functions under way lead to."""
     seen = set[int]()
     todo = [(name, value, 0) for name, value in _variables(frame) if _may_hold(value)]

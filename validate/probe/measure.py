@@ -163,6 +163,7 @@ class Meter:
                 "parameters": parts.parts(((name, p) for name, p, _ in held), casts=True),
                 "optimizer state": parts.parts(tensors),
                 "buffers": parts.parts(self._persistent_buffers()) if buffers is None else buffers,
+                "weights beside": parts.parts(self._beside.shards(self._known(), program_frame())),
             },
             "others": {f"{name}.{k}": crc for name, _, state in held for k, crc in parts.plain(state).items()},
             "names": self._all_names({id(p): name for name, p, _ in held}),

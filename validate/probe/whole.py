@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ from ..fingerprint import MASK
 from ..launch.job import Run
 from .record import notes
 
-Group = Literal["parameters", "optimizer state", "buffers"]
-GROUPS: tuple[Group, ...] = ("parameters", "optimizer state", "buffers")
+Group = Literal["parameters", "optimizer state", "buffers", "weights beside"]
+GROUPS: tuple[Group, ...] = ("parameters", "optimizer state", "buffers", "weights beside")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,15 @@ class WholeState:
     tensors: Mapping[Group, Mapping[str, Whole]]
     others: Mapping[str, int]
     names: Mapping[str, tuple[tuple[int, str], ...]]
+
+    def count(self, carried: AbstractSet[str]) -> int:
+        """How many tensors and values `differences` looks at."""
+        return len(self.others) + sum(_is_compared(g, name, carried) for g in GROUPS for name in self.tensors[g])
+
+
+def _is_compared(group: Group, name: str, carried: AbstractSet[str]) -> bool:
+    """Of the weights beside those that are stepped, those of what is in `carried` are; all others."""
+    return group != "weights beside" or name.rpartition("[")[0] in carried
 
 
 def whole_state(run: Run) -> WholeState | None:
@@ -120,13 +130,21 @@ def _total(sums: Iterable[int]) -> int:
     return sum(sums) & MASK
 
 
-def differences(before: WholeState, after: WholeState) -> Iterator[tuple[Group, str, str]]:
-    """What `after` lacks of `before` or has otherwise: group, name, and how. What cannot be told is left out."""
+def differences(
+    before: WholeState, after: WholeState, carried: AbstractSet[str] = frozenset()
+) -> Iterator[tuple[Group, str, str]]:
+    """What `after` lacks of `before` or has otherwise: group, name, and how. What cannot be told is left out.
+
+    `carried`: what holds weights beside those that are stepped, and must have them again.
+    """
     for group in GROUPS:
         for name, old in before.tensors[group].items():
             new = after.tensors[group].get(name)
+            if not _is_compared(group, name, carried):
+                continue
             if new is None:
-                yield group, name, "is missing"
+                if group != "weights beside":  # one may be made late
+                    yield group, name, "is missing"
             elif (old.shape, old.dtype) != (new.shape, new.dtype):
                 yield group, name, f"is {new.dtype} {list(new.shape)} and was {old.dtype} {list(old.shape)}"
             elif old.sums and new.sums and not old.sums & new.sums:

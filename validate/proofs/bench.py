@@ -87,11 +87,19 @@ class Bench:
     `thorough`: a proof that has more to try than there is time for, beside the others, tries it all.
     """
 
-    def __init__(self, subject: Subject, launcher: Launcher, scratch: Path, *, thorough: bool = False) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        launcher: Launcher,
+        scratch: Path,
+        *,
+        thorough: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
         self.subject = subject
         self.thorough = thorough
         self.launcher = launcher
-        self.progress = Progress()
+        self.progress = progress or Progress()
         self._scratch = scratch
         self._places = 0
         self._runs = 0
@@ -231,7 +239,7 @@ class Bench:
             return self
         folder = self._scratch / "without-dropout"
         folder.mkdir()
-        return Bench(replace(self.subject, without_dropout=True), self.launcher, folder)
+        return Bench(replace(self.subject, without_dropout=True), self.launcher, folder, progress=self.progress)
 
 
 @dataclass(frozen=True)

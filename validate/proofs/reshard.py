@@ -2,8 +2,9 @@
 
 The script is killed one step after a checkpoint, as by `resume`. The same command line continues on other ranks. What
 it has loaded when its first step begins must be the state that was saved, tensor by tensor and bit for bit: parameters,
-optimizer state, persistent buffers. What it then computes must be what the straight run computes, up to rounding: the
-loss as its mean over the ranks, the norm of the whole gradient, and the learning rate. Dropout is off in all of them.
+optimizer state, persistent buffers, and sharded weights beside these that change as they do, such as an average. What
+it then computes must be what the straight run computes, up to rounding: the loss as its mean over the ranks, the norm
+of the whole gradient, and the learning rate. Dropout is off in all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..report import plural
 from .base import CannotProve, DoesNotApply, Proof, Verdict
 from .bench import Bench, Ran, Stopped
 from .parity import as_figures, computed_in, in_words
-from .resume import first_difference
+from .resume import carried, first_difference
 from .topology import Topology, targets
 from .totals import compare, totals
 
@@ -113,8 +114,9 @@ def _judged(bench: Bench, stopped: Stopped, ran: Ran) -> tuple[str, str, dict[st
         return "fail", f"{began} where {left} were left after the checkpoint of step {saved}", figures
     loaded = whole_state(ran.run)
     assert loaded is not None, "it has stepped"
-    lost = list(differences(stopped.state, loaded))
-    tensors = sum(len(held) for held in stopped.state.tensors.values()) + len(stopped.state.others)
+    beside = set[str]().union(*carried(straight.measured, straight.traces))
+    lost = list(differences(stopped.state, loaded, beside))
+    tensors = stopped.state.count(beside)
     figures |= {"tensors": tensors, "tensors_that_differ": [f"{name} ({group}) {how}" for group, name, how in lost]}
     if lost:
         shown = ", ".join(f"`{name}` ({group}) {how}" for group, name, how in lost[:SHOWN])
