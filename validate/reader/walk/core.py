@@ -199,6 +199,7 @@ class Walk:
         self.asks = True  # whether the conditions that are met are questions, on whose answers the ranks must agree
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
         self.trying: list[ast.Try] = []
+        self.failures: set[int] = set()  # conditions under which a handler is entered
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()
         self.api_asked: set[str] = set()
         self.literals: dict[int, frozenset[str]] = {}

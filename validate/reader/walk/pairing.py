@@ -78,7 +78,9 @@ class Pairing:
             for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
                 if (
                     pending.calls > _CALLS
+                    or any(s.condition in self.walk.failures for s in pending.path)  # others may wait elsewhere
                     or step.condition in pending.serving  # those who come here wait for what the others send
+                    or _of_ranks_unknown(step)
                     or self._may_hold_everywhere(pending, step)
                     or self._all_that_are_left(pending, step)
                     or self._listened_for(pending, step)
@@ -237,6 +239,19 @@ class Pairing:
             and left.intersection(other.scopes)
             for other in self.pending
         )
+
+
+def _of_ranks_unknown(step: Step) -> bool:
+    """Whether a rank is looked for in a collection or between bounds of which the program does not tell: all may be."""
+    test = ast.parse(step.ranks or "", mode="eval").body
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    if not isinstance(test, ast.Compare):
+        return False
+    if isinstance(test.ops[0], ast.In | ast.NotIn):
+        return isinstance(test.comparators[0], ast.Name | ast.Attribute | ast.Subscript)
+    ends = (test.left, test.comparators[-1])
+    return len(test.ops) == 2 and not any(isinstance(end, ast.Constant) for end in ends)
 
 
 def _in_words(ranks: str) -> tuple[str, bool]:

@@ -461,7 +461,9 @@ def _try(walk: Walk, node: ast.Try) -> bool:
             walk.store.set(
                 cell, union([((), v) for v in (before, value) if v is not None]) if value or before else None
             )
-        walk.path = (*base, Step(walk.fresh(), True))
+        entered = walk.fresh()
+        walk.failures.add(entered)
+        walk.path = (*base, Step(entered, True))
         if handler.name:
             walk.store.set((walk.frame.scope, handler.name), walk.unknown())
         if walk.execute(handler.body):
