@@ -227,12 +227,13 @@ class GroupInitialised(Event):
 
     `backend` as written, None when omitted or unknown (`"nccl" if torch.cuda.is_available() else "gloo"` is known: what
     it is where there are GPUs); `device_bound` when `device_id=` was given; `world_size` as given, None when left to
-    the launcher.
+    the launcher; `by_local_rank` when each process was given its number within its machine as its rank (reader).
     """
 
     backend: str | None
     device_bound: bool = False
     world_size: int | None = None
+    by_local_rank: bool = False
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

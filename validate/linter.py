@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import suppressions
+from . import elsewhere, suppressions
 from .errors import UserError
 from .events import Location
 from .findings import Finding
@@ -78,6 +78,11 @@ def lint(
     finally:
         if collects:
             gc.enable()
+    if any(finding.code in elsewhere.CODES for outcome in judged for finding in outcome.findings):
+        read = ((source.name, _bytes(source)) for source, _ in sources if source.path is not None)
+        files = [(name, content) for name, content in read if content is not None]
+        for outcome in judged:
+            outcome.findings = elsewhere.kept(outcome.findings, outcome.name, files)
     by_name = {outcome.name: outcome for outcome in judged}
     return [c if isinstance(c, Outcome) else by_name[s.name] for (s, _), c in zip(sources, contents, strict=True)]
 
@@ -120,6 +125,14 @@ def _key(cache: Cache, path: Path, name: str, content: bytes, torch: str | None)
     """What an entry is found by: the release of torch is as given, or as others than the file itself say."""
     pin = Target(path, "", torch).pin
     return cache.key(path, name, content, f"{pin.release} {pin.said}" if pin is not None else None)
+
+
+def _bytes(source: Source) -> bytes | None:
+    """The file's content, also where the file is of no interest by itself; None where it cannot be read."""
+    try:
+        return source.content()
+    except UserError:
+        return None
 
 
 def _content(source: Source) -> bytes | Outcome:

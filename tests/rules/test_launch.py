@@ -33,30 +33,32 @@ from pytorch_fsdp2_dcp.validate.events import (
 from .traces import FUTURE, GROUP, MODEL, OTHER, STATE, Step, does, found, saves_async
 
 NCCL = does(GroupInitialised, backend="cpu:gloo,cuda:nccl")
-BARRIER = does(CollectiveCalled, op="barrier")
+REDUCED = does(CollectiveCalled, op="all_reduce")
+BARRIER = does(CollectiveCalled, op="barrier")  # on the device that has the number of the rank
 RANK_0 = "rank == 0"
 
 
 def test_device_must_be_set_before_the_first_collective() -> None:
-    assert found(NCCL, BARRIER) == [("FS101", 1)]
-    assert found(NCCL, BARRIER, does(DeviceSet)) == [("FS101", 1)]
+    assert found(NCCL, REDUCED) == [("FS101", 1)]
+    assert found(NCCL, REDUCED, does(DeviceSet)) == [("FS101", 1)]
     assert found(NCCL, does(AcceleratorUsed), does(Sharded, module=MODEL)) == [("FS101", 1)]
     assert found(NCCL, does(AcceleratorUsed), does(MeshCreated, mesh=OTHER, device_type="cuda")) == [("FS101", 1)]
-    assert found(NCCL, does(MeshCreated, mesh=OTHER, device_type="cpu"), BARRIER) == [("FS101", 1)]
+    assert found(NCCL, does(MeshCreated, mesh=OTHER, device_type="cpu"), REDUCED) == [("FS101", 1)]
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        (does(DeviceSet), NCCL, BARRIER),
-        (NCCL, does(DeviceSet), BARRIER),
-        (does(GroupInitialised, backend="nccl", device_bound=True), BARRIER),
-        (does(GroupInitialised, backend="nccl", world_size=1), BARRIER),
-        (does(GroupInitialised, backend="gloo"), BARRIER),
-        (does(GroupInitialised, backend=None), BARRIER),
-        (NCCL, does(MeshCreated, mesh=OTHER, device_type="cuda"), BARRIER),
-        (NCCL, does(Sharded, module=MODEL), BARRIER),
+        (does(DeviceSet), NCCL, REDUCED),
+        (NCCL, does(DeviceSet), REDUCED),
+        (does(GroupInitialised, backend="nccl", device_bound=True), REDUCED),
+        (does(GroupInitialised, backend="nccl", world_size=1), REDUCED),
+        (does(GroupInitialised, backend="gloo"), REDUCED),
+        (does(GroupInitialised, backend=None), REDUCED),
+        (NCCL, does(MeshCreated, mesh=OTHER, device_type="cuda"), REDUCED),
+        (NCCL, does(Sharded, module=MODEL), REDUCED),
         (NCCL,),
+        (NCCL, BARRIER),
     ],
 )
 def test_device_is_set_bound_or_set_by_the_mesh(steps: tuple[Step, ...]) -> None:
@@ -64,7 +66,7 @@ def test_device_is_set_bound_or_set_by_the_mesh(steps: tuple[Step, ...]) -> None
 
 
 def test_a_probe_says_nothing_of_devices() -> None:
-    assert found(NCCL, BARRIER, origin="probe") == []
+    assert found(NCCL, REDUCED, origin="probe") == []
 
 
 @pytest.mark.parametrize(

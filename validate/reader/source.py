@@ -147,6 +147,11 @@ class Project:
         """The trees of the files read so far."""
         return [file.tree for file in self._files.values() if file is not None]
 
+    @property
+    def goes_far(self) -> bool:
+        """Whether the program uses modules that are found from the root of the project alone."""
+        return bool(self._far)
+
     def consulted(self) -> Consulted:
         """What was looked at so far."""
         found = {looked: None if path is None else str(path) for looked, path in self._found.items()}

@@ -61,6 +61,12 @@ class Rule(ABC):
         return Finding(self.code, self.name, self.severity, self.clause, message, event.at, places, ranks)
 
 
+def in_tests(event: Event) -> bool:
+    """Whether it happens in a file of tests, whose models are small and whose number of ranks is their runner's."""
+    name = re.split(r"[\\/]", event.at.file)[-1]
+    return name.startswith("test_") or name.endswith("_test.py")
+
+
 def concluded(trace: Trace) -> bool:
     """Whether what is absent from the trace was left out by the program: it was seen to end, and not by a failure."""
     return trace.ended and not any(exited.error or exited.code for exited in trace.of(Exited))

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from ..events import (
     Backward,
     BatchesDrawn,
+    CollectiveCalled,
     DividedByRank,
     EpochSet,
     ForwardEntered,
     GroupCreated,
+    GroupInitialised,
     LoaderBuilt,
     MeshCreated,
     RoundsDiffer,
@@ -26,6 +28,7 @@ from .base import PROBE, READER, Rule
 # Dims of a mesh along which ranks see different samples, and those along which they work on the same ones.
 _DATA = re.compile(r"dp|data|shard|repl|fsdp|world", re.IGNORECASE)
 _PARTS = re.compile(r"(^|_)(cp|sp)(_|$)|context|seq|ring|ulysses", re.IGNORECASE)
+_PASSES_ON = re.compile(r"all_gather|broadcast|all_to_all|scatter|send")
 _SAME = re.compile(r"^(tp|cp|sp|pp)$|tensor|context|seq|pipe|stage|model", re.IGNORECASE)
 
 
@@ -101,6 +104,8 @@ class SamplerUsesGlobalRank(Rule):
         samplers = list(trace.of(SamplerBuilt))
         if not all(s.everyone for s in samplers):
             return  # which of them is used depends on the mesh, perhaps
+        if any(_PASSES_ON.match(called.op) and called.group is not None for called in trace.of(CollectiveCalled)):
+            return  # ranks that work on one sample may give it to each other
         for built in samplers:
             mesh = next(
                 (m for m in (*trace.before(built, MeshCreated), *trace.after(built, MeshCreated)) if _shares(m)), None
@@ -145,6 +150,8 @@ class DataDividedByLocalRank(Rule):
     seen_by = frozenset({READER})
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        if any(started.by_local_rank for started in trace.of(GroupInitialised)):
+            return  # it is made for one machine: there the two numbers are one
         shards = any(trace.of(Sharded))
         samplers = [built for built in trace.of(SamplerBuilt) if built.by_local_rank]
         divided = [one for one in trace.of(DividedByRank) if one.by_local_rank and shards]

@@ -18,7 +18,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import READER, Rule
+from .base import READER, Rule, in_tests
 
 _INSTEAD = {
     "no_sync": "call set_requires_gradient_sync(False) before the backward of all micro-batches but the last",
@@ -214,7 +214,7 @@ class FullModelBeforeSharding(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for moved in trace.of(AcceleratorUsed):
             module = moved.module
-            if module is None or trace.escaped(module) or moved.when.only is not None:
+            if module is None or trace.escaped(module) or moved.when.only is not None or in_tests(moved):
                 continue
             if any(trace.related(s.module, module) for s in trace.before(moved, Sharded)):
                 continue

@@ -19,7 +19,7 @@ from ..events import (
     Unsharded,
 )
 from ..findings import Finding, Severity
-from ..trace import Trace
+from ..trace import Trace, implied
 from .base import Rule
 
 
@@ -55,11 +55,13 @@ class OptimizerBeforeSharding(Rule):
 
     def _given_up(self, trace: Trace, built: OptimizerBuilt, sharded: Sharded) -> bool:
         """Whether the optimizer is built anew after sharding, and this one is not stepped any more."""
-        if any(s.optimizer == built.optimizer for s in trace.after(sharded, Stepped)):
-            return any(o.optimizer == built.optimizer for o in trace.after(sharded, OptimizerBuilt))
-        return any(
-            any(trace.related(m, sharded.module) for m in o.modules) for o in trace.after(sharded, OptimizerBuilt)
-        )
+        anew = list(trace.after(sharded, OptimizerBuilt))
+        others = {o.optimizer for o in anew if o.optimizer != built.optimizer and implied(sharded, o)}
+        steps = list(trace.after(sharded, Stepped))
+        either = {s.at for s in steps if s.optimizer in others}  # which of them a variable holds is not known there
+        if any(s.optimizer == built.optimizer and s.at not in either for s in steps):
+            return any(o.optimizer == built.optimizer for o in anew)
+        return any(any(trace.related(m, sharded.module) for m in o.modules) for o in anew)
 
 
 class OptimizerOverUnshardedParameters(Rule):

@@ -187,10 +187,10 @@ class StateTakenBetweenBackwardAndStep(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for taken in trace.of(StateTaken):
             for built in trace.before(taken, OptimizerBuilt):
-                backward = self._backward(trace, built, taken)
-                if taken.via is not Via.HELPER or built.optimizer not in taken.of or backward is None:
+                if taken.via is not Via.HELPER or built.optimizer not in taken.of or built.stateless:
                     continue
-                if built.stateless or trace.escaped(built.optimizer) or self._has_state(trace, built, taken):
+                backward = self._backward(trace, built, taken)
+                if backward is None or trace.escaped(built.optimizer) or self._has_state(trace, built, taken):
                     continue
                 name = built.optimizer.name
                 message = (
@@ -202,9 +202,10 @@ class StateTakenBetweenBackwardAndStep(Rule):
 
     def _backward(self, trace: Trace, built: OptimizerBuilt, taken: StateTaken) -> Backward | None:
         """What left the gradients that are there whenever the state is taken."""
+        entered = {f.module for f in trace.between(built, taken, ForwardEntered)}
+        own = {module for module in entered if any(trace.related(module, m) for m in built.modules)}
         for backward in reversed(list(trace.between(built, taken, Backward))):
-            entered = [f for f in trace.between(built, backward, ForwardEntered)]
-            if not any(trace.related(f.module, m) for f in entered for m in built.modules):
+            if not any(f.module in own for f in trace.between(built, backward, ForwardEntered)):
                 continue
             cleared = any(trace.between(backward, taken, GradientsCleared))
             certain = implied(taken, backward) and implied(backward, taken)

@@ -32,6 +32,10 @@ _FOR_FULLY_SHARD = {
 }
 
 
+# What programs call behind a switch of their own, for those who have built torch with it.
+_OF_OTHER_BUILDS = {"torch.distributed.ring_exchange"}
+
+
 class NewerThanPinnedTorch(Rule):
     """The program uses what torch got after the release that its project says it runs on."""
 
@@ -75,6 +79,8 @@ class NoSuchApi(Rule):
                 continue
             target = _in_table(pin.release) if pin is not None else newest
             if not any(known.values()) and _tells_of_all(used, known):
+                if used.name in _OF_OTHER_BUILDS or (pin is not None and _after(oldest, pin.release)):
+                    continue  # the table does not tell of what was there before its oldest release
                 yield self.finding(
                     used, f"no torch from {oldest} to {newest} has {_shown(used)}{_instead(used, target)}"
                 )

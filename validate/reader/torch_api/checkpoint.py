@@ -19,6 +19,7 @@ from ...events import (
     TorchSaved,
     Via,
 )
+from ..nodes import nodes
 from ..values import (
     NONE,
     Const,
@@ -333,13 +334,21 @@ def _save(call: Call) -> Value:
     return call.walk.unknown()
 
 
+def _takes_all(call: Call) -> bool:
+    """Whether it is called for one after the other of several, none of which is left out."""
+    function = call.walk.frame.function
+    within = nodes(function.node) if function is not None else []
+    loops = [loop for loop in within if isinstance(loop, ast.For) and call.node in nodes(loop)]
+    return any(not any(isinstance(part, ast.Break | ast.Return) for part in nodes(loop)) for loop in loops)
+
+
 @api(DCP + "load", DCP + "load_state_dict")
 def _load(call: Call) -> Value:
     walk = call.walk
     given = call.get(0, "state_dict")
     fields = common(call, given)
     state = next((walk.ref(v) for _, v in members(given) if isinstance(v, Obj)), None) if given is not None else None
-    blindly = listed(walk, _where(call)) and not knows_whole(walk)
+    blindly = listed(walk, _where(call)) and not knows_whole(walk) and not _takes_all(call)
     whole = False if blindly else None
     looked = knows_content(walk)
     walk.emit(

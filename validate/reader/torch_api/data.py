@@ -12,6 +12,7 @@ from ..walk import unequal
 from ..walk.beginnings import seeded
 from ..walk.calls import Call, call_library, callbacks
 from ..walk.classes import lineage
+from ..walk.conditions import is_alone
 from ..walk.core import Walk
 from ..walk.division import of_rank, sounds_divided, within_machine
 from ..walk.escapes import attributes
@@ -89,7 +90,7 @@ def _loader(call: Call) -> Value:
     loader = walk.unknown(cls) if call.name.startswith("torch.") else walk.new(What.LOADER, cls)
     given = [v for v in (call.get(3, "sampler"), call.get(4, "batch_sampler")) if v is not None and v != NONE]
     samplers = [v for value in given for _, v in members(value) if isinstance(v, Obj) and v.cls == _SAMPLER]
-    divided = bool(given) or call.open or _is_divided(walk, call.get(0, "dataset"))
+    divided = bool(given) or call.open or is_alone(walk) or _is_divided(walk, call.get(0, "dataset"))
     walk.emit(
         LoaderBuilt,
         call.node,

@@ -40,9 +40,10 @@ from ..values import (
 from ..walk import contents
 from ..walk.calls import Call, call_library, callbacks, perhaps_call
 from ..walk.core import Stop, Walk
-from ..walk.division import RANKS
+from ..walk.division import RANKS, within_machine
 from ..walk.escapes import escape
 from ..walk.folders import pass_on
+from ..walk.handlers import tells_failure
 from ..walk.lookup import ATTRIBUTES
 from ..walk.parts import part_in, refs
 from ..walk.reduced import reduce_in_place
@@ -94,8 +95,9 @@ def _init(call: Call) -> Value:
         GroupInitialised,
         call.node,
         backend=_backend(call.get(0, "backend")),
-        device_bound=bound or call.open or _may_be_there(call.walk),
+        device_bound=bound or call.open or _may_be_there(call.walk) or _started_by_hand(call),
         world_size=size if isinstance(size, int) else 1 if alone else None,
+        by_local_rank=(rank := call.get(None, "rank")) is not None and within_machine(call.walk, rank),
     )
     return NONE
 
@@ -110,8 +112,22 @@ def _is_available(call: Call) -> Value:  # noqa: ARG001 - every call is answered
 def _is_initialized(call: Call) -> Value:
     """One answer for all who ask until the answer may change."""
     walk = call.walk
-    changes = len(walk.events(GroupInitialised, 0)) + len(walk.events(GroupDestroyed, 0))
-    return walk.sym("is_initialized", Const(changes))
+    started, ended = walk.events_on(GroupInitialised, 0), walk.events(GroupDestroyed, 0)
+    if not ended and any(set(path) <= set(walk.path) for _, path in started):
+        return Const(True)
+    return walk.sym("is_initialized", Const(len(started) + len(ended)))
+
+
+def _started_by_hand(call: Call) -> bool:
+    """Whether the rank is told on the command line, perhaps on one machine a process, each with one accelerator.
+
+    Or is one number, as where a program runs what it else starts several of.
+    """
+    if isinstance(call.get(None, "rank"), Const):
+        return True
+    keywords = call.node.keywords if isinstance(call.node, ast.Call) else []
+    rank = next((keyword.value for keyword in keywords if keyword.arg == "rank"), None)
+    return isinstance(rank, ast.Attribute) and not (isinstance(rank.value, ast.Name) and rank.value.id == "self")
 
 
 def _may_be_there(walk: Walk) -> bool:
@@ -400,7 +416,7 @@ def _full_tensor(call: Call, receiver: Value) -> Value | None:
     # or one that was handed to a function by some ranks only.
     doubted = any(s.taken and s.condition in walk.doubts for s in walk.path)
     if isinstance(receiver, Tensors):
-        doubted = doubted and receiver.form is not Form.SHARDED and any(s.ranks for s in walk.frame.base)
+        doubted = doubted and receiver.form is not Form.SHARDED
     group = walk.ref(walk.unknown()) if doubted else None
     walk.emit(CollectiveCalled, call.node, op="full_tensor", group=group)
     if isinstance(receiver, Tensors):
@@ -449,8 +465,10 @@ def _at_exit(call: Call) -> Value:
 
 @api("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort", "os.execv", "os.execvp")
 def _exit(call: Call) -> Value:
-    call.walk.emit(Exited, call.node)
-    call.walk.leave_early(all_functions=True)
+    ends = call.name.startswith("os.exec") or not tells_failure(call.node)
+    if ends:
+        call.walk.emit(Exited, call.node)
+    call.walk.leave_early(all_functions=ends)
     raise Stop
 
 

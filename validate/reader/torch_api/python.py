@@ -132,7 +132,8 @@ def _listed(call: Call) -> Value:
     found = iterate(call.walk, call.args[0])
     if call.name == "builtins.iter":
         passes.begun(call.walk, since)
-    return unequal.follow(call.walk, call.walk.new_list(found.values, found.exact), call.args[0])
+    values = found.values[::-1] if call.name == "builtins.reversed" else found.values
+    return unequal.follow(call.walk, call.walk.new_list(values, found.exact), call.args[0])
 
 
 @api("builtins.tuple")

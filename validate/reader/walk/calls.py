@@ -193,6 +193,7 @@ def _call_method(walk: Walk, callee: Method, call: Call) -> Value:
         return receiver if not receiver.pending or callee.name in _SAME_TENSORS else walk.sym()
     if isinstance(receiver, Sym | Const):
         rank = any(isinstance(v, Sym) and v.rank for v in [receiver, *call.everything()])
+        rank = rank and callee.name not in _ASK_OF_ENDS
         parts = () if callee.name in _CONTENT else ("method", callee.name, receiver, *call.args)
         return walk.sym(*parts, rank=rank)
     if what in (What.OPAQUE, What.INSTANCE, What.LOADER):
@@ -214,6 +215,9 @@ _MEET_NOBODY = {
     "log", "log_metrics", "mkdir", "pop", "print", "put", "remove", "set_description", "set_postfix", "size",
     "start", "state_dict", "stop", "to", "train", "update", "values", "warn", "warning", "write",
 }  # fmt: skip
+
+# What asks how a string begins or ends, where that does not lie: the rank is inside.
+_ASK_OF_ENDS = ("startswith", "endswith")
 
 # What gives the content of a file, which is the same for all that see the file.
 _CONTENT = ("open", "read_text", "read_bytes")

@@ -207,7 +207,7 @@ def _stripped(chosen: list[tuple[Path, Value]]) -> list[tuple[Path, Value]]:
 
 def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tuple[Path, Path]:
     flip = isinstance(value, Sym) and value.flip
-    rank = ranked(value) and not tag and not _alone(walk)
+    rank = ranked(value) and not tag and not is_alone(walk)
     ranks = {v for _, v in members(value) if isinstance(v, Sym) and v.rank} if rank else set()
     if isinstance(value, Union) and len(ranks) == 1 and all(isinstance(v, Sym | Const) for _, v in members(value)):
         value = ranks.pop()  # a comparison of the rank, or a constant where there is but one: the condition is that
@@ -222,7 +222,7 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 
 
-def _alone(walk: Walk) -> bool:
+def is_alone(walk: Walk) -> bool:
     """Whether a branch taken before says that there is but one process."""
     for step in walk.path:
         node = walk.tests[step.condition][0] if step.condition in walk.tests else None

@@ -18,6 +18,7 @@ from ...events import (
     Event,
     Exited,
     Form,
+    GroupInitialised,
     Location,
     OldPathUsed,
     Ref,
@@ -46,6 +47,7 @@ from ..values import (
     members,
     union,
 )
+from .devices import chosen_out_of_sight
 from .pairing import Pairing, Pending, Unseen
 
 STATEMENT_LIMIT = 20_000  # statements walked for one program, the functions that are read alone included
@@ -702,6 +704,8 @@ class Walk:
             key = (id(path), event.when.loop)
             if key not in known:
                 known[key] = self._circumstances(path, event.when)
+            if isinstance(event, GroupInitialised) and chosen_out_of_sight(self, pending.path):
+                event = dataclasses.replace(event, device_bound=True)
             events.append(dataclasses.replace(event, when=known[key], **self._renamed(event)))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
 

@@ -13,6 +13,7 @@ _OF_DCP = {"BaseException", "CheckpointException"}
 # What a program catches when it is a failed save or load that it has in mind.
 _MEANT = {"Exception", "RuntimeError", "OSError", "IOError", "FileNotFoundError", "KeyError", "ValueError", "EOFError"}
 _ENDS = {"exit", "_exit", "abort", "fail"}
+_EXITS = {"exit", "_exit", "quit"}
 
 
 def catches_failure(handler: ast.ExceptHandler) -> bool:
@@ -28,6 +29,25 @@ def caught(walk: Walk, node: ast.AST) -> str | None:
         return None
     goes_on = [h for h in innermost.handlers if h.type is not None and _names(h.type) & _MEANT and not _ends(h)]
     return ", ".join(ast.unparse(h.type) for h in goes_on if h.type is not None) or None
+
+
+def is_failure(statement: ast.stmt) -> bool:
+    """Whether a statement raises an error, or ends the program as one does."""
+    if isinstance(statement, ast.Raise):
+        exits = isinstance(statement.exc, ast.Call) and last_name(statement.exc.func) == "SystemExit"
+        return not exits or tells_failure(statement.exc)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_name(call.func) in _EXITS and tells_failure(call)
+
+
+def tells_failure(call: ast.AST | None) -> bool:
+    """Whether a call that ends the program is given a status that is not 0, or a message: the launcher ends the job."""
+    status = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if isinstance(status, ast.Constant):
+        return status.value not in (None, 0)
+    return isinstance(status, ast.JoinedStr | ast.UnaryOp) or (
+        isinstance(status, ast.BinOp) and isinstance(status.left, ast.Constant | ast.JoinedStr)
+    )
 
 
 def for_imports_that_succeed(node: ast.Try) -> bool:

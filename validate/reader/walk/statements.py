@@ -33,7 +33,7 @@ from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .counting import training_loop
 from .expressions import binary
-from .handlers import for_imports_that_succeed
+from .handlers import for_imports_that_succeed, is_failure, tells_failure
 from .loops import Iteration, iterate
 from .parts import scaled
 from .passes import going_through, skipping
@@ -216,7 +216,7 @@ def _if(walk: Walk, node: ast.If) -> bool:
 
 def _sides(walk: Walk, node: ast.If) -> bool:
     # Where one side is an error, nobody waits for those who meet it: the job ends.
-    fails = any(side and isinstance(side[-1], ast.Raise) for side in (node.body, node.orelse))
+    fails = any(side and is_failure(side[-1]) for side in (node.body, node.orelse))
     with walk.restored("asks", not fails):
         found = test(walk, node.test)
     return branch(walk, found, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
@@ -427,10 +427,12 @@ def _return(walk: Walk, node: ast.Return) -> bool:
 
 @statement(ast.Raise)
 def _raise(walk: Walk, node: ast.Raise) -> bool:
-    walk.leave_early()
     raised = walk.evaluate(node.exc) if node.exc is not None else None
     exits = External("builtins.SystemExit")
-    if raised == exits or (isinstance(raised, Obj) and raised.cls == exits):
+    is_exit = raised == exits or (isinstance(raised, Obj) and raised.cls == exits)
+    ends = is_exit and not tells_failure(node.exc)
+    walk.leave_early(all_functions=ends)
+    if ends:
         walk.emit(Exited, node)
     raise Stop
 
