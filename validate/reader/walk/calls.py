@@ -116,6 +116,8 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
     """Call whatever `callee` may be."""
     if isinstance(callee, Union):
         called = [(path, v) for path, v in callee.members if not isinstance(v, Const)]
+        if len(called) > 1:  # ranks that hold different things come to this call all the same
+            called = [(tuple(dataclasses.replace(s, ranks=None) for s in path), v) for path, v in called]
         sides = [(path, (), lambda v=v: call_value(walk, v, call)) for path, v in _told_apart(walk, call.node, called)]
         if not sides:
             return walk.unknown()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Callable
 
 from ...events import Form, Question
 from ...records import record
+from ..nodes import last_name
 from ..store import Cell
 from ..values import (
     Bound,
@@ -44,6 +46,7 @@ FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.IsNot: ast.Is, ast.NotIn: ast.In
 }  # fmt: skip
 _DTENSOR = External("torch.distributed.tensor.DTensor")
+_OF_DTENSORS = ("full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor")
 Known = tuple[tuple[Cell, Value], ...]
 _NEGATED: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">",
@@ -90,7 +93,16 @@ def test(walk: Walk, node: ast.expr) -> Test:
         return _isinstance(walk, node)
     value = walk.evaluate(node)
     subject = node.target if isinstance(node, ast.NamedExpr) else node
-    return _partition(walk, subject, value, lambda v: truth(walk, v), (), node)
+    found = _partition(walk, subject, value, lambda v: truth(walk, v), (), node)
+    if found.decided is None and _asks_for_dtensor(node):
+        walk.doubts.update(step.condition for step in found.yes)
+    return found
+
+
+def _asks_for_dtensor(node: ast.expr) -> bool:
+    """Whether it asks for a method that only distributed tensors have: `hasattr(tensor, "full_tensor")`."""
+    names = node.args[1:] if isinstance(node, ast.Call) and last_name(node.func) == "hasattr" else []
+    return any(isinstance(name, ast.Constant) and name.value in _OF_DTENSORS for name in names)
 
 
 def _compares_with_none(node: ast.Compare) -> bool:
@@ -180,19 +192,32 @@ def _partition(
     true = [(p, v) for p, v, answer in sides if answer is not False]
     false = [(p, v) for p, v, answer in sides if answer is not True]
     if None not in answers:
-        yes, no = _guarded(walk, yes, true), _guarded(walk, no, false)
+        if bool(_common(true)) is not bool(_common(false)) and any(s.ranks for p, _ in (*true, *false) for s in p):
+            yes, no = _of_ranks(yes, ast.unparse(node)), _of_ranks(no, negation(node))
+        yes, no = _guarded(walk, yes, true, false), _guarded(walk, no, false, true)
     cell = cell_of(walk, subject)
     if cell is None:
         return Test(None, yes, no)
     return Test(None, yes, no, ((cell, union(_stripped(true))),), ((cell, union(_stripped(false))),))
 
 
-def _guarded(walk: Walk, side: Path, chosen: list[tuple[Path, Value]]) -> Path:
-    """The branches that lead to one of the chosen values: theirs where they share some, else the test's own."""
-    if shared := _common(chosen):
+def _of_ranks(side: Path, words: str) -> Path:
+    """The side of a test as one that some ranks take."""
+    return tuple(dataclasses.replace(step, ranks=step.ranks or words) for step in side)
+
+
+def _guarded(walk: Walk, side: Path, chosen: list[tuple[Path, Value]], others: list[tuple[Path, Value]]) -> Path:
+    """The branches that lead to one of the chosen values: theirs where they share some, else the test's own.
+
+    Both where the other values share none, so that the two sides are those of one condition.
+    """
+    shared = _common(chosen)
+    if shared and _common(others):
         return shared
     walk.implications[side[0]] = [path for path, _ in chosen if path]
-    return side
+    for step in shared:
+        walk.follows.setdefault(step, set()).add(side[0])
+    return (*side, *shared)
 
 
 def _common(chosen: list[tuple[Path, Value]]) -> Path:

@@ -192,6 +192,7 @@ class Walk:
         self.far = 0  # statements walked of modules that are found from the root of the project alone
         # Where a test asks which of several branches made a value: the branches, any of which implies its outcome.
         self.implications: dict[Step, list[Path]] = {}
+        self.follows: dict[Step, set[Step]] = {}  # branches that were taken wherever one of these is
         self.doubts: set[int] = set()  # conditions by which the program asks whether a tensor is distributed
         self.exits = 0  # ends of the program that were walked
         self.captured: set[int] = set()  # scopes that a function or class defined in them still sees

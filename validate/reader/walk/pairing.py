@@ -141,7 +141,12 @@ class Pairing:
         if not any(step.ranks for step in path):
             return path
         taken = {s.condition: s.taken for s in path}
-        return tuple(step for step in path if step.ranks is None or not self._is_decided(step, taken))
+        follows = self.walk.follows
+        return tuple(
+            step
+            for step in path
+            if step.ranks is None or (follows.get(step, set()).isdisjoint(path) and not self._is_decided(step, taken))
+        )
 
     def _is_decided(self, step: Step, taken: Mapping[int, bool]) -> bool:
         """Whether it is of several conditions, one of which, not on the rank, was met and is enough for its answer."""
