@@ -156,3 +156,36 @@ def test_a_file_that_is_not_utf8_is_one_line(project: Path) -> None:
 def test_what_cannot_be_linted_is_one_line(project: Path, arguments: list[str], words: str) -> None:
     (project / "empty").mkdir()
     assert_refused(fsdp2("lint", *arguments, cwd=project), words)
+
+
+@pytest.mark.parametrize(
+    ("other", "codes"),
+    [
+        ("", ["FS905"]),
+        ("import torch\nfrom library import fsdp\n\n\ndef patch():\n    fsdp.fully_shard = print\n", []),
+        ("class Mine:\n    def __init__(self):\n        self.fully_shard = print\n", ["FS905"]),
+    ],
+    ids=["alone", "torch is given another function", "an attribute of its own"],
+)
+def test_what_another_file_gives_torch_is_there(other: str, codes: list[str], tmp_path: Path) -> None:
+    use = "from torch import nn\nfrom torch.distributed import fsdp\nfsdp.fully_shard(nn.Linear(1, 1), hook_module=1)\n"
+    (tmp_path / "train.py").write_text(use)
+    (tmp_path / "patches.py").write_text(other)
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == codes
+
+
+def test_keys_with_a_prefix_that_another_file_speaks_of_are_no_surprise(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom torch.distributed.fsdp import fully_shard\n"
+        "model = fully_shard(torch.compile(torch.nn.Linear(1, 1)))\ntorch.save(model.state_dict(), 'model.pt')\n"
+    )
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == ["FS601", "FS613"]
+    (tmp_path / "evaluate.py").write_text("def clean(key):\n    return key.removeprefix('_orig_mod.')\n")
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == ["FS601"]
+
+
+@pytest.mark.parametrize(("pin", "codes"), [("torch==2.0.1", []), ("torch>=2.6", ["FS905"])])
+def test_what_torch_had_before_the_table_begins_is_not_known(pin: str, codes: list[str], tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{pin}\n")
+    (tmp_path / "train.py").write_text("from torch.distributed.fsdp.flat_param import FlatParamHandle\n")
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == codes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Form, Kind, Loaded, Sharded, StateApplied, StateTaken, TorchLoaded, Via
+from ..events import Form, Kind, Loaded, Sharded, StateApplied, StateTaken, TorchLoaded, TorchSaved, Via
 from ..findings import Finding, Severity
-from ..trace import Trace
+from ..trace import Trace, implied
 from .base import PROBE, Rule, named
 
 
@@ -86,13 +86,20 @@ class FullStateWithoutBroadcast(Rule):
                 "them. Pass StateDictOptions(full_state_dict=True, broadcast_from_rank0=True) on all ranks."
             )
         whole = applied.form is Form.FULL and applied.full is False and applied.assign is False
-        if whole and _sharded_before(trace, applied) is not None:
+        sharded = _sharded_before(trace, applied)
+        if whole and sharded is not None and implied(sharded, applied) and not self._own_file(trace, applied):
             return (
                 f"the state dict has whole tensors, the parameters of {named(applied.to)} are sharded: copying the "
                 "one into the other raises. Use set_model_state_dict(model, state, "
                 "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))."
             )
         return None
+
+    def _own_file(self, trace: Trace, applied: StateApplied) -> bool:
+        """Whether the file may be one that this program writes, of its shards."""
+        last = max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
+        saved = (e for s in trace.of(TorchSaved) for e in s.entries or ())
+        return isinstance(last, TorchLoaded) and any(e.of in applied.to and e.form is not Form.FULL for e in saved)
 
 
 class AssignedOverShards(Rule):

@@ -56,7 +56,7 @@ class OptimizerBeforeSharding(Rule):
     def _given_up(self, trace: Trace, built: OptimizerBuilt, sharded: Sharded) -> bool:
         """Whether the optimizer is built anew after sharding, and this one is not stepped any more."""
         anew = list(trace.after(sharded, OptimizerBuilt))
-        others = {o.optimizer for o in anew if o.optimizer != built.optimizer and implied(sharded, o)}
+        others = {o.optimizer for o in anew if o.optimizer != built.optimizer and implied(o, sharded)}
         steps = list(trace.after(sharded, Stepped))
         either = {s.at for s in steps if s.optimizer in others}  # which of them a variable holds is not known there
         if any(s.optimizer == built.optimizer and s.at not in either for s in steps):

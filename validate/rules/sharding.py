@@ -242,7 +242,7 @@ class CheckpointWrapperAfterSharding(Rule):
         for wrapped in trace.of(ActivationsCheckpointed):
             before = (s for s in trace.before(wrapped, Sharded) if s.module == wrapped.module and not s.among)
             sharded = next(before, None)
-            if sharded is None:
+            if sharded is None or self._is_root(trace, wrapped.module):
                 continue
             message = (
                 f"`{wrapped.module.name}` is wrapped for activation checkpointing after fully_shard: in its place is "
@@ -250,6 +250,11 @@ class CheckpointWrapperAfterSharding(Rule):
                 "(prefetching, gradient sync). Wrap it first, then call fully_shard on the wrapper."
             )
             yield self.finding(wrapped, message, (sharded, "sharded here"))
+
+    def _is_root(self, trace: Trace, module: Ref) -> bool:
+        """Whether others are sharded and none of them holds it: what is asked of a wrapper around all, it passes on."""
+        others = [s.module for s in trace.of(Sharded) if s.module != module]
+        return bool(others) and not any(trace.inside(module, other) for other in others)
 
 
 class IgnoredParamsNotReduced(Rule):

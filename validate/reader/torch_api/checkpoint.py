@@ -219,7 +219,9 @@ def _raw(walk: Walk, key: str, obj: Obj, by_rank: bool) -> list[Entry]:
         prefix = prefixes.of_keys(walk, obj)
     elif kind is Kind.OPTIMIZER:
         form = optimizer_form(walk, obj)
-    per_rank = (not by_rank) if kind is Kind.LOADER else False
+    per_rank: bool | None = not by_rank if kind is Kind.LOADER else False
+    if per_rank and walk.fact(obj, "counts"):
+        per_rank = None  # how many batches were taken, which is the same on all ranks
     of = walk.ref(obj)
     return [Entry(key=key, kind=kind, of=of, form=form, via=Via.OBJECT, per_rank=per_rank, prefix=prefix)]
 

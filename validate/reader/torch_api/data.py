@@ -103,9 +103,27 @@ def _loader(call: Call) -> Value:
     )
     if samplers:
         walk.store.set((loader.id, ".sampler"), samplers[0])
+    own = any(_has(v, {"state_dict"}) for value in given for _, v in members(value))
+    iterable = any(
+        _has(v, {"state_dict", "__next__"}) or _is_stream(v) for _, v in members(call.get(0, "dataset") or NONE)
+    )
+    if given and not own and not iterable:
+        walk.establish(loader, "counts")
     if not given and not call.open and call.get(8, "drop_last") in (None, Const(False)):
         unequal.follow(walk, loader, call.get(0, "dataset"))
     return loader
+
+
+def _has(value: Value, names: set[str]) -> bool:
+    """Whether a class of the program's own, of which the value is, has one of these methods."""
+    classes = lineage(value.cls)[0] if isinstance(value, Obj) and isinstance(value.cls, Class) else ()
+    defined = (n for cls in classes if isinstance(cls, Class) for n in cls.node.body if isinstance(n, ast.FunctionDef))
+    return any(node.name in names for node in defined)
+
+
+def _is_stream(dataset: Value) -> bool:
+    """Whether samples are only drawn from it one after the other: where it stands is a part of the loader's state."""
+    return _has(dataset, {"__iter__"}) and not _has(dataset, {"__getitem__"})
 
 
 @api("torch.utils.data.Subset")

@@ -17,7 +17,7 @@ _PIECES = ("join", "f-string", "op", "convert")  # what makes a path of others
 _POINTER = re.compile(r"(^|[/_.-])(latest|newest|last|current)([/_.-][a-z_]+)*$", re.IGNORECASE)
 _MOVES = (
     "os.rename", "os.replace", "os.renames", "os.symlink", "os.link", "shutil.move", "shutil.copytree",
-    "shutil.copy", "shutil.copy2", "shutil.copyfile",
+    "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.make_archive",
 )  # fmt: skip
 
 
@@ -64,6 +64,8 @@ def _removed(call: Call) -> Value:
     path = call.get(0, "path")
     target = single(path)
     counted = isinstance(path, Sym) and walk.store.get((path.key, "%counted")) is not None
+    if any(step.condition in walk.failures for step in walk.path):
+        return NONE  # what a save has left that failed
     walk.emit(
         DirectoryRemoved,
         call.node,

@@ -322,9 +322,17 @@ def _asked(call: Call) -> Value:
         return Const(call.args[0].pending)  # a DTensor, which is what it is asked for
     if call.name == "builtins.hasattr" and (has := _has_initialiser(call)) is not None:
         return Const(has)
-    if call.name == "builtins.hasattr" and _is_dtensor(call):
+    if call.name == "builtins.hasattr" and (_is_dtensor(call) or _is_set(call)):
         return Const(True)
     return call.walk.sym("asked", ast.unparse(call.node.func) if isinstance(call.node, ast.Call) else "", *call.args)
+
+
+def _is_set(call: Call) -> bool:
+    """Whether an object of the program's own has been seen to get an attribute of that name."""
+    value, name = call.get(0, "obj"), call.constant(1, "name")
+    if not (isinstance(value, Obj) and isinstance(value.cls, Class)):
+        return False
+    return call.walk.store.get((value.id, f".{name}")) is not None
 
 
 def _is_dtensor(call: Call) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import dataclasses
 import operator
 import re
 from collections.abc import Callable
@@ -610,6 +611,10 @@ def _yield_from(walk: Walk, node: ast.YieldFrom) -> Value:
 def _yielded(walk: Walk, value: Value) -> None:
     frame = walk.frame
     if frame.on_yield is not None:
+        # What stands in the `with` is done on every rank, or it raises: conditions around the yield tell when.
+        before, within = walk.path, len(frame.base)
+        walk.path = (*before[:within], *(dataclasses.replace(s, ranks=None) for s in before[within:]))
         frame.on_yield(value)
+        walk.path = (*before, *walk.path[len(before) :])
     elif len(frame.yields) < _COMPREHENDED:
         frame.yields.append(value)

@@ -83,11 +83,17 @@ def _augmented(walk: Walk, node: ast.AugAssign) -> bool:
     if isinstance(node.op, ast.Mult | ast.Div):
         scaled(walk, before, value, node)
     result = binary(walk, node.op, before, value)
-    if isinstance(result, Const):
+    if isinstance(result, Const) and not _is_undone(walk):
         result = walk.sym()  # a counter
     masked.carry(walk, node.op, (node.target, node.value), before, value, result)
     assign(walk, node.target, result)
     return True
+
+
+def _is_undone(walk: Walk) -> bool:
+    """Whether it happens on the way into or out of a `with`, which takes back what it has counted."""
+    function = walk.frame.function
+    return function is not None and function.name in ("__enter__", "__exit__")
 
 
 def _as_loaded(node: ast.expr) -> ast.expr:
