@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from ..events import Form, Kind, Precision, Question, Via
@@ -44,6 +44,11 @@ class Step:
 
 
 Path = tuple[Step, ...]
+
+
+def without_ranks(path: Path) -> Path:
+    """The same branches, as ones that every rank comes through."""
+    return tuple(replace(step, ranks=None) for step in path)
 
 
 class Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Form, Kind, Loaded, Sharded, StateApplied, StateTaken, TorchLoaded, TorchSaved, Via
+from ..events import Event, Form, Kind, Loaded, Sharded, StateApplied, StateTaken, TorchLoaded, TorchSaved, Via
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
 from .base import PROBE, Rule, named
@@ -15,6 +15,11 @@ def _sharded_before(trace: Trace, applied: StateApplied) -> Sharded | None:
     return next(
         (s for s in trace.before(applied, Sharded) if any(trace.related(s.module, m) for m in applied.to)), None
     )
+
+
+def _last_load(trace: Trace, applied: StateApplied) -> Event | None:
+    """What read a file last before a state dict was given."""
+    return max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
 
 
 class LenientLoadUnchecked(Rule):
@@ -52,7 +57,7 @@ class LenientLoadUnchecked(Rule):
         """Whether a model in memory gave the state, or DCP was asked for the own keys and raised where one lacked."""
         if applied.state is not None and any(t.state == applied.state for t in trace.before(applied, StateTaken)):
             return True
-        last = max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
+        last = _last_load(trace, applied)
         asked = (last.entries or ()) if isinstance(last, Loaded) else ()
         return any(e.kind is Kind.MODEL and e.of in applied.to and e.prefix is None for e in asked)
 
@@ -97,7 +102,7 @@ class FullStateWithoutBroadcast(Rule):
 
     def _own_file(self, trace: Trace, applied: StateApplied) -> bool:
         """Whether the file may be one that this program writes, of its shards."""
-        last = max(trace.before(applied, Loaded, TorchLoaded), key=lambda e: e.order, default=None)
+        last = _last_load(trace, applied)
         saved = (e for s in trace.of(TorchSaved) for e in s.entries or ())
         return isinstance(last, TorchLoaded) and any(e.of in applied.to and e.form is not Form.FULL for e in saved)
 

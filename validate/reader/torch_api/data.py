@@ -10,7 +10,7 @@ from ..nodes import nodes
 from ..values import NONE, Class, Const, External, Obj, Value, What, members
 from ..walk import unequal
 from ..walk.beginnings import seeded
-from ..walk.calls import Call, call_library, callbacks
+from ..walk.calls import Call, call_library, callbacks, find_method
 from ..walk.classes import lineage
 from ..walk.conditions import is_alone
 from ..walk.core import Walk
@@ -103,27 +103,26 @@ def _loader(call: Call) -> Value:
     )
     if samplers:
         walk.store.set((loader.id, ".sampler"), samplers[0])
-    own = any(_has(v, {"state_dict"}) for value in given for _, v in members(value))
-    iterable = any(
-        _has(v, {"state_dict", "__next__"}) or _is_stream(v) for _, v in members(call.get(0, "dataset") or NONE)
-    )
-    if given and not own and not iterable:
+    datasets = [v for _, v in members(call.get(0, "dataset") or NONE)]
+    parts = [v for value in given for _, v in members(value)] + datasets
+    keep = any(_has(walk, v, "state_dict") for v in parts) or any(_is_stream(walk, v) for v in datasets)
+    if given and not keep:
         walk.establish(loader, "counts")
     if not given and not call.open and call.get(8, "drop_last") in (None, Const(False)):
         unequal.follow(walk, loader, call.get(0, "dataset"))
     return loader
 
 
-def _has(value: Value, names: set[str]) -> bool:
-    """Whether a class of the program's own, of which the value is, has one of these methods."""
-    classes = lineage(value.cls)[0] if isinstance(value, Obj) and isinstance(value.cls, Class) else ()
-    defined = (n for cls in classes if isinstance(cls, Class) for n in cls.node.body if isinstance(n, ast.FunctionDef))
-    return any(node.name in names for node in defined)
+def _has(walk: Walk, value: Value, name: str) -> bool:
+    """Whether a class of the program's own, of which the value is, has this method."""
+    return isinstance(value, Obj) and find_method(walk, value, name) is not None
 
 
-def _is_stream(dataset: Value) -> bool:
+def _is_stream(walk: Walk, dataset: Value) -> bool:
     """Whether samples are only drawn from it one after the other: where it stands is a part of the loader's state."""
-    return _has(dataset, {"__iter__"}) and not _has(dataset, {"__getitem__"})
+    if _has(walk, dataset, "__next__"):
+        return True
+    return _has(walk, dataset, "__iter__") and not _has(walk, dataset, "__getitem__")
 
 
 @api("torch.utils.data.Subset")

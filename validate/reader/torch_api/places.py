@@ -64,7 +64,7 @@ def _removed(call: Call) -> Value:
     path = call.get(0, "path")
     target = single(path)
     counted = isinstance(path, Sym) and walk.store.get((path.key, "%counted")) is not None
-    if any(step.condition in walk.failures for step in walk.path):
+    if walk.handles_failure(walk.path):
         return NONE  # what a save has left that failed
     walk.emit(
         DirectoryRemoved,

@@ -36,6 +36,7 @@ from ..walk import contents, division, passes, prefixes, unequal
 from ..walk.assignment import extend, set_attribute
 from ..walk.calls import Call, call_library, call_value, find_method
 from ..walk.classes import lineage
+from ..walk.conditions import OF_DTENSORS
 from ..walk.core import Walk, parts
 from ..walk.filled import put, read
 from ..walk.folders import kept_in_list
@@ -46,7 +47,6 @@ from ..walk.structure import CONTAINERS, WITH_PARAMETERS, WITHOUT_PARAMETERS
 from .table import anything, api, method
 
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "str": str, "float": float, "bool": bool}
-_OF_DTENSORS = ("full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor", "_spec")
 _LIMIT = 24  # elements kept of a list that grows
 
 
@@ -338,7 +338,7 @@ def _is_set(call: Call) -> bool:
 def _is_dtensor(call: Call) -> bool:
     """Whether sharded tensors are asked for what only a DTensor has."""
     value = call.get(0, "obj")
-    return isinstance(value, Tensors) and value.form is Form.SHARDED and call.constant(1, "name") in _OF_DTENSORS
+    return isinstance(value, Tensors) and value.form is Form.SHARDED and call.constant(1, "name") in OF_DTENSORS
 
 
 def _has_initialiser(call: Call) -> bool | None:

@@ -33,6 +33,7 @@ from ..values import (
     ranked,
     single,
     union,
+    without_ranks,
 )
 from . import beginnings, contents, division, dtypes, endings, passes, ties, uses
 from .classes import lineage, makes
@@ -117,7 +118,7 @@ def call_value(walk: Walk, callee: Value, call: Call) -> Value:
     if isinstance(callee, Union):
         called = [(path, v) for path, v in callee.members if not isinstance(v, Const)]
         if len(called) > 1:  # ranks that hold different things come to this call all the same
-            called = [(tuple(dataclasses.replace(s, ranks=None) for s in path), v) for path, v in called]
+            called = [(without_ranks(path), v) for path, v in called]
         sides = [(path, (), lambda v=v: call_value(walk, v, call)) for path, v in _told_apart(walk, call.node, called)]
         if not sides:
             return walk.unknown()

@@ -46,7 +46,7 @@ FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq, ast.GtE: ast.Lt, ast.LtE: ast.Gt, ast.IsNot: ast.Is, ast.NotIn: ast.In
 }  # fmt: skip
 _DTENSOR = External("torch.distributed.tensor.DTensor")
-_OF_DTENSORS = ("full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor")
+OF_DTENSORS = ("full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor", "_spec")
 Known = tuple[tuple[Cell, Value], ...]
 _NEGATED: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">",
@@ -102,7 +102,7 @@ def test(walk: Walk, node: ast.expr) -> Test:
 def _asks_for_dtensor(node: ast.expr) -> bool:
     """Whether it asks for a method that only distributed tensors have: `hasattr(tensor, "full_tensor")`."""
     names = node.args[1:] if isinstance(node, ast.Call) and last_name(node.func) == "hasattr" else []
-    return any(isinstance(name, ast.Constant) and name.value in _OF_DTENSORS for name in names)
+    return any(isinstance(name, ast.Constant) and name.value in OF_DTENSORS for name in names)
 
 
 def _compares_with_none(node: ast.Compare) -> bool:

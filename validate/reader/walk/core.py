@@ -525,6 +525,10 @@ class Walk:
         """The files that were read so far, and those whose functions are being walked."""
         return {*self.project.trees(), *(frame.file.tree for frame in self.frames)}
 
+    def handles_failure(self, path: Path) -> bool:
+        """Whether a path leads through the handler of an exception."""
+        return any(step.condition in self.failures for step in path)
+
     def tests_on_the_way(self) -> list[tuple[ast.expr, ast.Module]]:
         """The conditions, as they are written and in which file, of the branches taken to get here."""
         return [self.tests[step.condition] for step in self.path if step.condition in self.tests]

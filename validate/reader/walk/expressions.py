@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import dataclasses
 import operator
 import re
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from ..values import (
     ranked,
     single,
     union,
+    without_ranks,
 )
 from . import calls, division, filled, masked, unequal
 from .assignment import assign
@@ -613,7 +613,7 @@ def _yielded(walk: Walk, value: Value) -> None:
     if frame.on_yield is not None:
         # What stands in the `with` is done on every rank, or it raises: conditions around the yield tell when.
         before, within = walk.path, len(frame.base)
-        walk.path = (*before[:within], *(dataclasses.replace(s, ranks=None) for s in before[within:]))
+        walk.path = before[:within] + without_ranks(before[within:])
         frame.on_yield(value)
         walk.path = (*before, *walk.path[len(before) :])
     elif len(frame.yields) < _COMPREHENDED:

@@ -78,7 +78,7 @@ class Pairing:
             for pending, step in itertools.product(site.calls, site.steps.values() if len(site.steps) == 1 else ()):
                 if (
                     pending.calls > _CALLS
-                    or any(s.condition in self.walk.failures for s in pending.path)  # others may wait elsewhere
+                    or self.walk.handles_failure(pending.path)  # others may wait elsewhere
                     or step.condition in pending.serving  # those who come here wait for what the others send
                     or _of_ranks_unknown(step)
                     or self._may_hold_everywhere(pending, step)
