@@ -394,6 +394,8 @@ def test_what_slurm_terminates_saves_and_is_left_to_slurm_to_queue_again(tmp_pat
 
 # --- Ray ---
 
+RAY_DEADLINE = 3 * DEADLINE  # it takes its time to start, to notice that a worker is gone, and to start again
+
 
 @pytest.fixture
 def ray_environment() -> Iterator[dict[str, str]]:
@@ -414,10 +416,10 @@ def test_when_a_ray_worker_is_killed_its_rank_goes_too_and_new_workers_resume(
     run = Training(file.with_name(SCRIPT), tmp_path / "run", options=LONG)
     command = [sys.executable, str(file), *run.arguments()]
     with started(command, cwd=run.folder, **ray_environment) as (process,):
-        run.wait_for_step(9, process)
+        run.wait_for_step(9, process, deadline=RAY_DEADLINE)
         ranks = [rank_of(0, run), rank_of(1, run)]
         os.kill(parent_of(ranks[1]), signal.SIGKILL)
-        out = ends_well(process, deadline=3 * DEADLINE)  # Ray takes its time to notice, and to start again
+        out = ends_well(process, deadline=RAY_DEADLINE)
         assert not set(ranks) & set(alive(str(run.checkpoints)))
     assert re.search(r"2 x cpu, from step [1-9]\d* to 100", out), out
     assert run.records() == straight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -114,13 +115,22 @@ class Training:
     def saved(self) -> list[str]:
         return saved_in(self.checkpoints)
 
-    def wait_for_step(self, step: int, process: subprocess.Popen[str]) -> None:
+    def wait_for_step(self, step: int, process: subprocess.Popen[str], *, deadline: float = DEADLINE) -> None:
         """Return once this step is in the log."""
-        deadline = time.monotonic() + DEADLINE
+        end = time.monotonic() + deadline
         while not any(record["step"] >= step for record in self.records()):
             assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, self.records()
+            assert time.monotonic() < end, f"{self.records()}\n{printed_by(process)}"
             time.sleep(0.01)
+
+
+def printed_by(process: subprocess.Popen[str]) -> str:
+    """What is in the pipes of a process that runs still, whose ends others may hold, too."""
+    text = ""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None and select.select([pipe], [], [], 0)[0]:
+            text += os.read(pipe.fileno(), 1 << 20).decode(errors="replace")
+    return text
 
 
 def records_of(log: Path) -> list[dict[str, float]]:
