@@ -41,8 +41,9 @@ from .errors import UserError
 from .files import chosen_file, write_chosen
 from .launch import launcher
 from .proofs import PROOFS
-from .proofs.base import DoesNotApply, Proof, Verdict
+from .proofs.base import Verdict
 from .proofs.bench import Bench, Subject
+from .proofs.lanes import give
 from .proofs.observed import observed
 from .signals import tidy_on_sigterm
 from .sources import Source, decode
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
             Path(scratch).resolve(),
             thorough=arguments.prove != "all",
         )
-        timed = [_prove(proof, bench) for proof in PROOFS if proof.name in names]
+        timed = give([proof for proof in PROOFS if proof.name in names], bench)
         seen = None if bench.seen is None else observed(bench.seen)
     verdicts = [verdict for verdict, _ in timed]
     document = {
@@ -149,18 +150,6 @@ def run(arguments: argparse.Namespace) -> int:
     if any(v.status == "fail" for v in verdicts):
         return 1
     return 2 if impossible or len(skipped) == len(verdicts) else 0
-
-
-def _prove(proof: Proof, bench: Bench) -> tuple[Verdict, float]:
-    """What came of a proof, and the seconds that it took; the first one has run what the others look at too."""
-    began = time.monotonic()
-    bench.progress.proof = proof.name
-    try:
-        verdict = proof.prove(bench)
-    except UserError as error:
-        applies = not isinstance(error, DoesNotApply)
-        verdict = Verdict(name=proof.name, status="skip", reason=str(error), applies=applies)
-    return verdict, round(time.monotonic() - began, 3)
 
 
 def _subject(arguments: argparse.Namespace) -> Subject:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from pytorch_fsdp2_dcp.validate.events import Event
 from pytorch_fsdp2_dcp.validate.launch import launcher
 from pytorch_fsdp2_dcp.validate.launch.job import Job, Run
 from pytorch_fsdp2_dcp.validate.launch.places import prepare
-from pytorch_fsdp2_dcp.validate.launch.watch import watch
+from pytorch_fsdp2_dcp.validate.launch.watch import Abandoned, watch
 from pytorch_fsdp2_dcp.validate.probe.merge import merge
 
 from ..runs import alive, run_script
+
+DEADLINE = 120.0  # seconds; what waits for nothing else takes one
 
 GOOD = """
 import os, sys
@@ -315,3 +318,34 @@ def test_what_multiprocessing_needs_lies_in_the_jobs_own_folder() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = run_script(Path(folder), script, prepared=False, nproc=1)
     assert Path(run.ends[0].output.strip()).is_relative_to(run.job.scratch), run.ends[0].output
+
+
+@pytest.mark.slow
+def test_the_warm_parent_runs_two_jobs_at_a_time_and_both_can_be_abandoned(tmp_path: Path) -> None:
+    """Each waits for the other's file, and then for ever."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pathlib, sys, time\nmine, other = map(pathlib.Path, sys.argv[1:])\nmine.touch()\n"
+        "while not other.exists():\n    time.sleep(0.01)\nmine.with_suffix('.met').touch()\ntime.sleep(987)\n"
+    )
+    warm = launcher("warm")
+
+    def run(own: str, other: str) -> Run:
+        scratch = tmp_path / f"scratch-{own}"
+        scratch.mkdir()
+        files = (str(tmp_path / own), str(tmp_path / other))
+        return warm.run(Job(script=script, args=files, nproc=1, cwd=tmp_path, scratch=scratch, deadline=DEADLINE))
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(run, "a", "b"), pool.submit(run, "b", "a")]
+        while not all((tmp_path / f"{name}.met").exists() for name in "ab"):
+            assert not any(one.done() for one in runs), runs
+            time.sleep(0.02)
+        warm.abandon()
+        for one in runs:
+            with pytest.raises(Abandoned):
+                one.result()
+    assert alive(str(tmp_path)) == []
+    with pytest.raises(Abandoned):
+        run("c", "a")
+    assert run_script(tmp_path, "print('others go on')", prepared=False, nproc=1).succeeded

@@ -124,10 +124,18 @@ class Run:
 
 
 class Launcher(Protocol):
-    """One way to start ranks."""
+    """One way to start ranks.
+
+    `concurrent`: several threads may run jobs at a time.
+    """
 
     name: str
+    concurrent: bool
 
     def run(self, job: Job) -> Run:
         """Run the job to its end or its deadline; every process that it started is gone when this returns."""
+        ...
+
+    def abandon(self) -> None:
+        """Let each run that is under way in another thread, and each that one would begin, raise Abandoned soon."""
         ...

@@ -1,7 +1,8 @@
 """The warm parent: imports torch once, then forks every job that it is asked for.
 
 It speaks JSON lines: a request `{"settings": path, "env": {...}}` on stdin; on stdout `{"ready": true}`, then for
-each job `{"pid": leader}` when it has started and `{"ended": leader}` when it is over. It ends when stdin does.
+each job `{"pid": leader}` when it has started and `{"ended": leader}` when it is over. Several jobs may run at a time;
+the next request comes when the last was answered. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 from .leader import fork_leader
 from .places import Settings
 from .processes import die_with_parent
+
+POLL = 0.01  # seconds between two looks for jobs that are over
 
 
 def serve() -> None:
@@ -39,7 +43,15 @@ def serve() -> None:
     gc.collect()
     gc.freeze()  # a collection in a rank would go through all modules, and so copy every page that it shares with us
     reply(ready=True)
-    for line in iter(requests.readline, ""):
+    running = set[int]()
+    while True:
+        for pid in [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]:
+            running.remove(pid)
+            reply(ended=pid)
+        if not select.select([requests], [], [], POLL if running else None)[0]:
+            continue
+        if not (line := requests.readline()):
+            break
         request = json.loads(line)
         settings_path = Path(request["settings"])
         settings = Settings.read(settings_path)
@@ -52,8 +64,6 @@ def serve() -> None:
             os.chdir(settings.cwd)
             elastic.launch(settings, path)
 
-        pid = fork_leader(body, settings.places.agent_log)
+        running.add(pid := fork_leader(body, settings.places.agent_log))
         reply(pid=pid)
-        os.waitpid(pid, 0)
-        reply(ended=pid)
     sys.exit(0)

@@ -27,6 +27,10 @@ class TorchrunLauncher:
     """`python -m torch.distributed.run --standalone`, which finds a free port itself."""
 
     name = "torchrun"
+    concurrent = False  # the kernel ends a leader with the thread that forked it
+
+    def abandon(self) -> None:
+        raise AssertionError("no other thread runs anything")
 
     def run(self, job: Job) -> Run:
         places = prepare(job)

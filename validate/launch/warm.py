@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..errors import UserError
 from .job import Job, Run
 from .places import prepare
 from .torchrun import BOOT, THREADS, environment
-from .watch import watch
+from .watch import Abandoned, watch
 
 IMPORT_LIMIT = 180.0  # seconds for the parent to import torch, on a busy machine
 
@@ -25,18 +26,29 @@ class WarmLauncher:
     """Asks the warm parent, which all launchers of this process share, to fork each job."""
 
     name = "warm"
+    concurrent = True
+
+    def __init__(self) -> None:
+        self._abandoned = threading.Event()
 
     def run(self, job: Job) -> Run:
+        if self._abandoned.is_set():
+            raise Abandoned
         places = prepare(job)
         parent = _parent()
-        parent.send({"settings": str(places.settings), "env": environment(job)})
-        return watch(job, places, _Forked(parent))
+        pid = parent.start({"settings": str(places.settings), "env": environment(job)})
+        return watch(job, places, _Forked(parent, pid), self._abandoned)
+
+    def abandon(self) -> None:
+        self._abandoned.set()
 
 
 class _Parent:
-    """The process that runs `server.py`, and the lines exchanged with it."""
+    """The process that runs `server.py`, and the lines exchanged with it; one thread at a time reads what it says."""
 
     def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._ended = set[int]()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object
         self._process = subprocess.Popen(
             [sys.executable, str(BOOT), "serve"],
@@ -48,19 +60,36 @@ class _Parent:
         )
         self._pending = b""
         weakref.finalize(self, _stop, self._process)
-        if "ready" not in (self.receive(IMPORT_LIMIT) or {}):
+        if "ready" not in (self._receive(IMPORT_LIMIT) or {}):
             raise UserError("the warm parent did not start within its time; try --launcher torchrun")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write((json.dumps(message) + "\n").encode())
-        self._process.stdin.flush()
+    def start(self, request: dict[str, Any]) -> int:
+        """Have a job forked; the pid of its leader."""
+        with self._reading:
+            assert self._process.stdin is not None
+            self._process.stdin.write((json.dumps(request) + "\n").encode())
+            self._process.stdin.flush()
+            while True:
+                message = self._receive(IMPORT_LIMIT)
+                assert message is not None
+                if "pid" in message:
+                    pid: int = message["pid"]
+                    self._ended.discard(pid)  # of a leader before it that had the same
+                    return pid
+                self._ended.add(message["ended"])
 
-    def receive(self, wait: float) -> dict[str, Any] | None:
+    def ended(self, pid: int, wait: float) -> bool:
+        """Whether this leader has ended, after waiting at most `wait` seconds for a word of that, or of another."""
+        with self._reading:
+            if pid not in self._ended and (message := self._receive(wait)) is not None:
+                self._ended.add(message["ended"])
+            return pid in self._ended
+
+    def _receive(self, wait: float) -> dict[str, Any] | None:
         """The next line from the parent, None when there is none within `wait` seconds."""
         assert self._process.stdout is not None
         while b"\n" not in self._pending:
@@ -82,19 +111,12 @@ class _Parent:
 class _Forked:
     """A leader that is a child of the warm parent."""
 
-    def __init__(self, parent: _Parent) -> None:
+    def __init__(self, parent: _Parent, pid: int) -> None:
         self._parent = parent
-        started = parent.receive(IMPORT_LIMIT)
-        while started is not None and "pid" not in started:  # the end of a job whose watch was broken off
-            started = parent.receive(IMPORT_LIMIT)
-        assert started is not None
-        self.pid: int = started["pid"]
-        self._ended = False
+        self.pid = pid
 
     def over(self, wait: float) -> bool:
-        if not self._ended:
-            self._ended = (self._parent.receive(wait) or {}).get("ended") == self.pid
-        return self._ended
+        return self._parent.ended(self.pid, wait)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Protocol
@@ -34,10 +35,15 @@ class Leader(Protocol):
         ...
 
 
-def watch(job: Job, places: Places, leader: Leader) -> Run:
+class Abandoned(Exception):
+    """The run is not wanted any more; it was ended."""
+
+
+def watch(job: Job, places: Places, leader: Leader, abandoned: threading.Event | None = None) -> Run:
     """Wait for the end of a job, or end it at its deadline; no process of it is left, whatever happens here.
 
-    The deadline counts from when the first rank begins its script. Raises UserError when no rank gets that far.
+    The deadline counts from when the first rank begins its script. Raises UserError when no rank gets that far, and
+    Abandoned once that is set.
     """
     ranks = range(job.nproc)
     started = time.monotonic()
@@ -48,6 +54,8 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
     killed: float | None = None
     try:
         while not (over := leader.over(POLL)):
+            if abandoned is not None and abandoned.is_set():
+                raise Abandoned
             now = time.monotonic()
             if begun is None and any(places.begun(rank).exists() for rank in ranks):
                 begun = now
@@ -64,12 +72,12 @@ def watch(job: Job, places: Places, leader: Leader) -> Run:
                 break
     finally:
         if not over:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a second Ctrl-C must not cut this short
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a second Ctrl-C must not cut this short
             with contextlib.suppress(ProcessLookupError):  # it may have ended by itself just now
                 os.kill(leader.pid, signal.SIGTERM)
             while not leader.over(POLL):
                 pass
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     seconds = time.monotonic() - started
     if not any(places.begun(rank).exists() for rank in ranks):
         raise UserError(f"the ranks did not start: {_last_line(places)}; expected torch to work in this environment")

@@ -39,10 +39,14 @@ class Verdict:
 
 
 class Proof(ABC):
-    """A claim about a script that holds or not in real runs of it."""
+    """A claim about a script that holds or not in real runs of it.
+
+    `chained`: many runs, each of which needs the one before; begun first, where others are given beside it.
+    """
 
     name: ClassVar[str]
     claim: ClassVar[str]
+    chained: ClassVar[bool] = False
 
     @abstractmethod
     def prove(self, bench: Bench) -> Verdict:

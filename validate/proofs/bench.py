@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ..errors import UserError
 from ..events import AsyncSaved, Exited, GroupInitialised, MeshCreated, Saved
 from ..findings import Finding
 from ..header import Header
+from ..header import digest as digest_of_text
 from ..launch.job import Fault, Job, Launcher, Probe, RankEnd, Run
 from ..probe.figures import DRAWS, StepFigures, digest, figures
 from ..probe.merge import merge
@@ -26,6 +28,7 @@ from ..rules import judge
 from ..trace import Trace
 from .base import CannotProve
 from .hang import describe_hang, standing
+from .once import once
 from .progress import Progress
 from .topology import Topology
 
@@ -39,6 +42,7 @@ WITHOUT_CUDA = (  # what torch raises where it has no CUDA, or there is no GPU
     "doesn't have NCCL built in",
     "No backend type associated with device type cuda",
 )
+SHORT = 8  # runs take less than this part of the deadline where another one may slow them
 ARGPARSE = 2  # the exit code of a script whose arguments are not as it wants them
 WITHOUT_PACKAGE = "ImportError: attempted relative import with no known parent package"
 RELATIVE = re.compile(r"^\s*from\s+\.", re.MULTILINE)
@@ -82,7 +86,7 @@ class Place:
 
 
 class Bench:
-    """Runs the subject with one launcher; everything lies below `scratch`.
+    """Runs the subject with one launcher, for as many threads as ask; everything lies below `scratch`.
 
     `thorough`: a proof that has more to try than there is time for, beside the others, tries it all.
     """
@@ -101,14 +105,14 @@ class Bench:
         self.launcher = launcher
         self.progress = progress or Progress()
         self._scratch = scratch
-        self._places = 0
-        self._runs = 0
+        self._places = itertools.count(1)
+        self._runs = itertools.count(1)
         self._full_disks: dict[int, Ran] = {}
+        self._filling = threading.Lock()
 
     def place(self) -> Place:
         """A fresh place without checkpoints."""
-        self._places += 1
-        folder = self._scratch / f"place-{self._places}"
+        folder = self._scratch / f"place-{next(self._places)}"
         if self.subject.checkpoint_arg is None:
             _copy_tree(self.subject.cwd, folder, self._scratch)
             return Place(folder, folder)
@@ -117,8 +121,7 @@ class Bench:
 
     def copy(self, place: Place) -> Place:
         """A place with the checkpoints that are in another one, which stay as they are there."""
-        self._places += 1
-        folder = self._scratch / f"place-{self._places}"
+        folder = self._scratch / f"place-{next(self._places)}"
         if self.subject.checkpoint_arg is None:
             shutil.copytree(place.cwd, folder, symlinks=True)
             return Place(folder, folder)
@@ -143,8 +146,7 @@ class Bench:
         `topology`: on other ranks than its own. `args`: more arguments. `whole_after`: the step after which the probe
         takes the whole state.
         """
-        self._runs += 1
-        scratch = self._scratch / f"run-{self._runs}"
+        scratch = self._scratch / f"run-{next(self._runs)}"
         scratch.mkdir()
         subject = self.subject
         checkpoints = () if subject.checkpoint_arg is None else (subject.checkpoint_arg, str(place.saves_below))
@@ -173,7 +175,7 @@ class Bench:
         with self.progress.run(fault):
             return Ran(place, self.launcher.run(job), log)
 
-    @functools.cached_property
+    @once
     def _logs(self) -> bool:
         """Whether the script was generated, still has the flag that sets its log, and was not given one."""
         subject = self.subject
@@ -194,17 +196,17 @@ class Bench:
 
     def file(self, name: str) -> Path:
         """The path of a new file in a folder of its own."""
-        self._places += 1
-        folder = self._scratch / f"place-{self._places}"
+        folder = self._scratch / f"place-{next(self._places)}"
         folder.mkdir()
         return folder / name
 
     def full_disk(self, after: int) -> Ran:
         """A run from scratch whose disk is full from the first save after that many steps on."""
-        if after not in self._full_disks:
-            fault = Fault(harm="full disk", phase="writing", after=after)
-            self._full_disks[after] = self.run(self.place(), fault=fault)
-        return self._full_disks[after]
+        with self._filling:
+            if after not in self._full_disks:
+                fault = Fault(harm="full disk", phase="writing", after=after)
+                self._full_disks[after] = self.run(self.place(), fault=fault)
+            return self._full_disks[after]
 
     @property
     def straight(self) -> Straight:
@@ -213,16 +215,33 @@ class Bench:
         return self._straight
 
     @property
+    def side_by_side(self) -> bool:
+        """Whether two runs at a time are sure not to meet: in a port, a file, the memory of a GPU, or the deadline.
+
+        What is known of a generated script that nobody has edited, on CPUs, where its runs are short. Raises UserError
+        as `straight` does.
+        """
+        straight, header = self.straight, self.subject.header
+        return (
+            self.launcher.concurrent
+            and header is not None
+            and header.digest == digest_of_text(self.subject.script.read_text("utf-8"))
+            and straight.completed
+            and straight.run.seconds < self.subject.timeout / SHORT
+            and all(event.device_type == "cpu" for trace in straight.traces for event in trace.of(MeshCreated))
+        )
+
+    @property
     def seen(self) -> Straight | None:
         """The uninterrupted run, whatever came of it; None where nothing was run."""
         return vars(self).get("_straight")
 
-    @functools.cached_property
+    @once
     def _straight(self) -> Straight:
         ran = self.run(self.place())
         return Straight(ran.place, ran.run, ran.log)
 
-    @functools.cached_property
+    @once
     def stopped(self) -> Stopped:
         """A run that was killed one step after a checkpoint. Raises CannotProve for a script that gives no occasion.
 
@@ -232,7 +251,7 @@ class Bench:
         ran = self.run(self.place(), stop_after=saved + 1, whole_after=saved)
         return Stopped(ran.place, ran.run, ran.log, saved)
 
-    @functools.cached_property
+    @once
     def without_dropout(self) -> Bench:
         """Where the same script runs on other meshes can be compared: this one, or with dropout off if that matters."""
         if not any(f.apart == DRAWS for own in self.straight.measured for f in own):
@@ -263,19 +282,19 @@ class Ran:
         """The rows of the log of a generated script, as far as that writes one."""
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
-    @functools.cached_property
+    @once
     def traces(self) -> tuple[Trace, ...]:
         """What each rank did."""
         return merge(self.run)
 
-    @functools.cached_property
+    @once
     def judged(self) -> Judged:
         """What the rules find in the traces."""
         found = judge(self.traces)
         left = suppressions.apply(found, suppressions.beside(found, self.run.job.cwd))
         return Judged(tuple(left), tuple(finding for finding in found if finding not in left))
 
-    @functools.cached_property
+    @once
     def measured(self) -> Measured:
         """What the probe measured, by rank."""
         return tuple(figures(self.run, end.rank) for end in self.run.ends)
@@ -327,7 +346,7 @@ class Stopped(Ran):
         folders = [self.run.job.cwd / save.target for save in saves if save.target is not None]
         return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
-    @functools.cached_property
+    @once
     def state(self) -> WholeState:
         """What the checkpoint of step `saved` should hold: the state then."""
         state = whole_state(self.run)

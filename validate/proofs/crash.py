@@ -105,6 +105,7 @@ class Crash(Proof):
 
     name = "crash"
     claim = "SIGKILL at every phase of a save loses at most the steps since the last whole checkpoint"
+    chained = True
 
     def prove(self, bench: Bench) -> Verdict:
         examined = Examination(bench, ground(bench))

@@ -1,35 +1,49 @@
-"""Which proof runs the script how, on one line of a terminal."""
+"""Which proofs run the script how, on one line of a terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 from ..launch.job import Fault
 
 
+class _Thread(threading.local):
+    proof = ""  # what it runs the script for
+
+
 class Progress:
-    """Shows each run of a script while it lasts, where stderr is a terminal; `proof` is what it is run for."""
+    """Shows each run of a script while it lasts, where stderr is a terminal."""
 
     def __init__(self) -> None:
-        self.proof = ""
-        self._runs = 0
+        self._thread = _Thread()
+        self._runs = itertools.count(1)
+        self._running: dict[int, str] = {}
         self._started = time.monotonic()
+
+    def runs_for(self, proof: str) -> None:
+        """What this thread runs the script for, from now on."""
+        self._thread.proof = proof
 
     @contextlib.contextmanager
     def run(self, fault: Fault | None) -> Iterator[None]:
         """The script is run, with what is done to it there."""
-        self._runs += 1
+        number = next(self._runs)
         what = "" if fault is None else f" ({fault.harm}, {fault.phase})"
-        so_far = time.monotonic() - self._started
-        self._show(f"{self.proof}: run {self._runs}{what}, {so_far:.0f} s so far")
+        self._running[number] = f"{self._thread.proof}: run {number}{what}"
+        self._show()
         try:
             yield
         finally:
-            self._show("")
+            del self._running[number]
+            self._show()
 
-    def _show(self, line: str) -> None:
+    def _show(self) -> None:
         if sys.stderr.isatty():
-            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+            running = [*self._running.values()]
+            so_far = f", {time.monotonic() - self._started:.0f} s so far" if running else ""
+            print(f"\r{'; '.join(running)}{so_far}\x1b[K", end="", file=sys.stderr, flush=True)
