@@ -34,31 +34,34 @@ from .traces import FUTURE, GROUP, MODEL, OTHER, STATE, Step, does, found, saves
 
 NCCL = does(GroupInitialised, backend="cpu:gloo,cuda:nccl")
 REDUCED = does(CollectiveCalled, op="all_reduce")
+OBJECTS = does(CollectiveCalled, op="all_gather_object")
 BARRIER = does(CollectiveCalled, op="barrier")  # on the device that has the number of the rank
 RANK_0 = "rank == 0"
 
 
 def test_device_must_be_set_before_the_first_collective() -> None:
-    assert found(NCCL, REDUCED) == [("FS101", 1)]
-    assert found(NCCL, REDUCED, does(DeviceSet)) == [("FS101", 1)]
+    assert found(NCCL, OBJECTS) == [("FS101", 1)]
+    assert found(NCCL, OBJECTS, does(DeviceSet)) == [("FS101", 1)]
+    assert found(does(AcceleratorUsed), NCCL, REDUCED) == [("FS101", 2)]
     assert found(NCCL, does(AcceleratorUsed), does(Sharded, module=MODEL)) == [("FS101", 1)]
     assert found(NCCL, does(AcceleratorUsed), does(MeshCreated, mesh=OTHER, device_type="cuda")) == [("FS101", 1)]
-    assert found(NCCL, does(MeshCreated, mesh=OTHER, device_type="cpu"), REDUCED) == [("FS101", 1)]
+    assert found(NCCL, does(MeshCreated, mesh=OTHER, device_type="cpu"), OBJECTS) == [("FS101", 1)]
 
 
 @pytest.mark.parametrize(
     "steps",
     [
-        (does(DeviceSet), NCCL, REDUCED),
-        (NCCL, does(DeviceSet), REDUCED),
-        (does(GroupInitialised, backend="nccl", device_bound=True), REDUCED),
-        (does(GroupInitialised, backend="nccl", world_size=1), REDUCED),
-        (does(GroupInitialised, backend="gloo"), REDUCED),
-        (does(GroupInitialised, backend=None), REDUCED),
-        (NCCL, does(MeshCreated, mesh=OTHER, device_type="cuda"), REDUCED),
-        (NCCL, does(Sharded, module=MODEL), REDUCED),
+        (does(DeviceSet), NCCL, OBJECTS),
+        (NCCL, does(DeviceSet), OBJECTS),
+        (does(GroupInitialised, backend="nccl", device_bound=True), OBJECTS),
+        (does(GroupInitialised, backend="nccl", world_size=1), OBJECTS),
+        (does(GroupInitialised, backend="gloo"), OBJECTS),
+        (does(GroupInitialised, backend=None), OBJECTS),
+        (NCCL, does(MeshCreated, mesh=OTHER, device_type="cuda"), OBJECTS),
+        (NCCL, does(Sharded, module=MODEL), OBJECTS),
         (NCCL,),
         (NCCL, BARRIER),
+        (NCCL, REDUCED),  # wherever its tensor is
     ],
 )
 def test_device_is_set_bound_or_set_by_the_mesh(steps: tuple[Step, ...]) -> None:
@@ -66,7 +69,7 @@ def test_device_is_set_bound_or_set_by_the_mesh(steps: tuple[Step, ...]) -> None
 
 
 def test_a_probe_says_nothing_of_devices() -> None:
-    assert found(NCCL, REDUCED, origin="probe") == []
+    assert found(NCCL, OBJECTS, origin="probe") == []
 
 
 @pytest.mark.parametrize(

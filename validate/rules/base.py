@@ -61,10 +61,18 @@ class Rule(ABC):
         return Finding(self.code, self.name, self.severity, self.clause, message, event.at, places, ranks)
 
 
+_FOLDERS_OF_TESTS = {"test", "tests", "testing", "unit_tests"}
+
+
 def in_tests(event: Event) -> bool:
-    """Whether it happens in a file of tests, whose models are small and whose number of ranks is their runner's."""
-    name = re.split(r"[\\/]", event.at.file)[-1]
-    return name.startswith("test_") or name.endswith("_test.py")
+    """Whether it happens in a file of tests, whose models are small and whose number of ranks is their runner's.
+
+    What tests are tried on, their fixtures, is no such file.
+    """
+    *folders, name = re.split(r"[\\/]", event.at.file)
+    if name.startswith("test_") or name.endswith(("_test.py", "_tests.py")):
+        return True
+    return not _FOLDERS_OF_TESTS.isdisjoint(folders) and "fixtures" not in folders
 
 
 def concluded(trace: Trace) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -70,13 +71,15 @@ class DeviceNotSet(Rule):
         return makes and not any(trace.before(first, AcceleratorUsed))
 
     def _goes_by_its_tensor(self, trace: Trace, event: Event) -> bool:
-        """Whether it runs on the device of its tensor, and the program names that.
+        """Whether it runs on the device of its tensor, and the program names that, or puts nothing on any in sight.
 
         So do those of a mesh, but for what `fully_shard` moves, which goes to the device of the process.
         """
-        by_tensor = isinstance(event, CollectiveCalled) and "object" not in event.op
-        by_tensor = by_tensor or (isinstance(event, MeshCreated) and not any(trace.of(Sharded)))
-        return by_tensor and any(trace.before(event, DeviceNamed))
+        named = any(trace.before(event, DeviceNamed))
+        if isinstance(event, CollectiveCalled):
+            return "object" not in event.op and (named or not any(trace.before(event, AcceleratorUsed)))
+        sharded = itertools.chain(trace.before(event, Sharded), trace.after(event, Sharded))
+        return named and isinstance(event, MeshCreated) and not any(sharded)
 
 
 class RankGuardedCollective(Rule):

@@ -8,7 +8,7 @@ from ...events import DirectoryRemoved, FilesMoved, PointerWritten
 from ..values import NONE, Const, External, Obj, Sym, Value, What, single
 from ..walk.calls import Call, call_library
 from ..walk.core import Walk
-from ..walk.folders import may_be_path, pieces
+from ..walk.folders import is_kept_in_list, may_be_path, pieces
 from .table import anything, api
 
 _SETTINGS = re.compile(r"^(self\.)?_?(args|cfg|conf|config|opts?|options|settings|hparams|FLAGS)$")
@@ -63,14 +63,13 @@ def _removed(call: Call) -> Value:
     walk = call.walk
     path = call.get(0, "path")
     target = single(path)
-    counted = isinstance(path, Sym) and walk.store.get((path.key, "%counted")) is not None
     if walk.handles_failure(walk.path):
         return NONE  # what a save has left that failed
     walk.emit(
         DirectoryRemoved,
         call.node,
         target=target if isinstance(target, str) else None,
-        pieces=() if counted else pieces(walk, path),
+        pieces=() if is_kept_in_list(walk, path) else pieces(walk, path),
     )
     return NONE
 

@@ -20,8 +20,11 @@ _HIDES = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 def chosen_out_of_sight(walk: Walk, path: Path) -> bool:
     """Whether the program may choose where the walk has not come, and was not seen to on the way to a group, or later.
 
-    One of its files has such a call, or it uses modules of its project that are not followed wherever they lead.
+    One of its files has such a call, or says which number on its machine each process must have, or it uses modules of
+    its project that are not followed wherever they lead. A function that is read alone may be called by those who have.
     """
+    if not walk.in_entry:
+        return True
     if any(set(path).issuperset(other) for _, other in walk.events_on(DeviceSet, 0)):
         return False
     return walk.project.goes_far or any(map(_speaks_of_it, walk.files()))
@@ -33,5 +36,10 @@ def _speaks_of_it(tree: ast.Module) -> bool:
         (isinstance(node, ast.Attribute) and node.attr in _SETS)
         or (isinstance(node, ast.alias) and node.name in _SETS)
         or (isinstance(node, ast.Constant) and node.value in _HIDES)
+        or (isinstance(node, ast.Assert) and _speaks_of_local_rank(node.test))
         for node in nodes(tree)
     )
+
+
+def _speaks_of_local_rank(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.Constant) and node.value == "LOCAL_RANK" for node in nodes(test))

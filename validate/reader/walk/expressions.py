@@ -249,7 +249,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     values = [walk.evaluate(node.left), *(walk.evaluate(c) for c in node.comparators)]
     if len(node.ops) > 1:
         return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(ranked, values)))
-    op, left, right = _of_first_rank(node.ops[0], *values)
+    op, left, right = _of_first_rank(walk, node.ops[0], *values)
     if isinstance(left, Const) and isinstance(right, Const):
         if type(op) in _COMPARE:
             with contextlib.suppress(TypeError):
@@ -273,8 +273,15 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     return Sym(made.key, rank, flip=base is not type(op))
 
 
-def _of_first_rank(op: ast.cmpop, left: Value, right: Value) -> tuple[ast.cmpop, Value, Value]:
-    """A comparison as it is, unless it is another way to ask whether a rank is the first: ranks count from 0."""
+def _of_first_rank(walk: Walk, op: ast.cmpop, left: Value, right: Value) -> tuple[ast.cmpop, Value, Value]:
+    """A comparison as it is, unless it is another way to ask whether a rank is the first.
+
+    Ranks count from 0; a program that writes -1 beside it means a process that is alone.
+    """
+    if ranked(left) and isinstance(op, ast.In | ast.NotIn):
+        among = _constants(walk, right)
+        if isinstance(among, Tuple) and {*among.items} in ({Const(-1), Const(0)}, {Const(0)}):
+            return _FIRST_AMONG[type(op)](), left, Const(0)
     if ranked(right) and isinstance(left, Const) and type(op) in _MIRRORED:
         op, left, right = _MIRRORED[type(op)](), right, left
     if ranked(left) and isinstance(right, Const) and (found := _FIRST.get((type(op), right.value))) is not None:
@@ -288,6 +295,7 @@ _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _FIRST: dict[tuple[type[ast.cmpop], object], type[ast.cmpop]] = {
     (ast.Gt, 0): ast.NotEq, (ast.GtE, 1): ast.NotEq, (ast.LtE, 0): ast.Eq, (ast.Lt, 1): ast.Eq
 }  # fmt: skip
+_FIRST_AMONG: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.In: ast.Eq, ast.NotIn: ast.NotEq}
 
 
 def _is_above(walk: Walk, left: Value, right: Value) -> bool:

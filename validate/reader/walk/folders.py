@@ -93,6 +93,8 @@ def pieces(walk: Walk, value: Value | None, depth: int = 0) -> tuple[str, ...]:
         return tuple(piece for one in found for piece in one) if found and all(found) else (f"<{only.key}>",)
     if isinstance(only, Obj):
         origin = walk.store.get((only.id, "%begin")) or walk.store.get((only.id, "%end"))
+        if walk.fact(only, "joined"):
+            return (f"<{only.id}>",)
         return pieces(walk, origin, depth + 1) if origin is not None else (f"<{only.id}>",)
     return ()
 
@@ -104,10 +106,21 @@ def kept_in_list(walk: Walk, values: Iterable[Value]) -> None:
             walk.store.set((value.key, "%counted"), value)
 
 
+def is_kept_in_list(walk: Walk, value: object, depth: int = 0) -> bool:
+    """Whether a list holds this, or something that it was made of."""
+    if not isinstance(value, Sym) or depth > _DEPTH_LIMIT:
+        return False
+    if walk.store.get((value.key, "%counted")) is not None:
+        return True
+    return any(is_kept_in_list(walk, part, depth + 1) for part in walk.parts_of(value.key))
+
+
 def pass_on(walk: Walk, values: list[Value], result: Value) -> Value:
     """What a library makes of paths begins with the first, and what it makes of entries of a folder are such too."""
     if isinstance(result, Obj) and isinstance(result.cls, External) and result.cls.name in _PATHS and values:
         walk.store.set((result.id, "%begin"), values[0])
+        if len(values) > 1:
+            walk.establish(result, "joined")
     if isinstance(result, Obj) and result.cls == External("os.path.basename") and values:
         walk.store.set((result.id, "%end"), values[0])
     if walk.lists_folders and isinstance(result, Obj) and any(listed(walk, value) for value in values):

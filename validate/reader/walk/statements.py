@@ -153,7 +153,7 @@ def _function(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 _FLAVORS = {
     "builtins.property": "property", "functools.cached_property": "property", "builtins.staticmethod": "staticmethod",
     "builtins.classmethod": "classmethod", "contextlib.contextmanager": "contextmanager",
-    "contextlib.asynccontextmanager": "contextmanager",
+    "contextlib.asynccontextmanager": "contextmanager", "functools.cache": "cached", "functools.lru_cache": "cached",
 }  # fmt: skip
 
 
@@ -161,6 +161,8 @@ def _decorated(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef, functio
     value: Value = function
     for decorator in reversed(node.decorator_list):
         applied = walk.evaluate(decorator)
+        if isinstance(decorator, ast.Call) and walk.evaluate(decorator.func) == External("functools.lru_cache"):
+            applied = External("functools.lru_cache")
         if isinstance(applied, External) and isinstance(value, Function):
             flavor = _FLAVORS.get(applied.name, value.flavor)
             value = Function(value.node, value.scope, value.file, value.name, value.defaults, value.owner, flavor)

@@ -21,7 +21,7 @@ def assigned(walk: Walk, outer: Obj, name: str, value: Value, node: ast.AST) -> 
         owner = _owner(walk, name, v)
         if owner is not None and owner.id == outer.id:  # by way of a module that it was tied to
             may_tie(walk, outer, node)
-        elif owner is not None and not (owner.many or walk.holds(outer, owner.id)):
+        elif owner is not None and not (owner.many or walk.holds(outer, owner.id) or walk.fact(owner, "replaced")):
             walk.ties = True
             for end in (outer, owner):
                 walk.establish(end, "tied")
@@ -49,9 +49,11 @@ def method_called(walk: Walk, receiver: Value, name: str, node: ast.AST) -> None
 
 def replaced(walk: Walk, before: Value | None, value: Value, node: ast.AST) -> None:
     """Another value takes the place of one that may be a module with a tied weight: what holds it now is not known."""
-    for _, v in members(before) if walk.ties and before is not None else ():
+    for _, v in members(before) if before is not None else ():
         if isinstance(v, Obj) and walk.what(v) is What.MODULE and v not in (new for _, new in members(value)):
-            walk.escape(node, v)
+            walk.establish(v, "replaced")
+            if walk.ties:
+                walk.escape(node, v)
 
 
 def _owner(walk: Walk, name: str, value: Value) -> Obj | None:

@@ -93,13 +93,28 @@ def member(walk: Walk, receiver: Value, name: str, node: ast.AST, is_called: boo
     if found is None:
         return
     path, certain = f"{found[0]}.{name}", found[1]
-    if not table.lacked(path) or _tested(walk, node):
+    if not table.lacked(path) or _tested(walk, node) or _is_meant_for_another(walk, node):
         return
     # A module has attributes that its class does not show; what it is called by is a method.
     if any(table.history(path).values()) or (
         certain and (is_called or found[0] != _FSDP) and _fails(walk, receiver, name)
     ):
         _tell(walk, node, path, None, False)
+
+
+def _is_meant_for_another(walk: Walk, node: ast.AST) -> bool:
+    """Whether the object is what a parameter was given that is of a class of the program: the mistake is the caller's.
+
+    Or the reader's, who has taken one object for another.
+    """
+    function = walk.frame.function
+    if function is None or not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+        return False
+    spec, name = function.node.args, node.value.id
+    said = next((a.annotation for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs) if a.arg == name), None)
+    if said is None:
+        return False
+    return any(isinstance(part, ast.Name) and isinstance(walk.evaluate(part), Class) for part in ast.walk(said))
 
 
 def _tested(walk: Walk, node: ast.AST) -> bool:
@@ -199,12 +214,14 @@ def _fails(walk: Walk, value: Value, name: str) -> bool:
 class _Facts:
     """What a file shows of its doubts about torch.
 
-    `parents` of each node; `asking`: variables and functions that tell whether torch has something; `strings`: names
-    that it asks for, sets or takes away by name; `stored`: attributes that it sets; `defined`: functions and classes;
-    `extended`: it imports a library that adds names to torch's own modules; `asks`: what was found of some pieces.
+    `parents` of each node; `modules`: the names that it gives modules of torch's where it imports them; `asking`:
+    variables and functions that tell whether torch has something; `strings`: names that it asks for, sets or takes away
+    by name; `stored`: attributes that it sets; `defined`: functions and classes; `extended`: it imports a library that
+    adds names to torch's own modules; `asks`: what was found of some pieces.
     """
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
     asking: set[str] = field(default_factory=set)
     strings: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
@@ -333,16 +350,18 @@ def _asks(node: ast.AST, facts: _Facts) -> bool:
 
 def _asks_now(node: ast.AST, facts: _Facts) -> bool:
     """The same where not all facts are known yet."""
-    if any(isinstance(part, ast.Call) and _asks_by_name(part) for part in nodes(node)):
+    if any(isinstance(part, ast.Call) and _asks_by_name(part, facts) for part in nodes(node)):
         return True
     return any(n in facts.asking or (_ASKING.search(n) and not _NOT_ASKING.search(n)) for n in _identifiers(node))
 
 
-def _asks_by_name(call: ast.Call) -> bool:
-    """`hasattr(model, "unshard")`: whether it asks for a name of torch's."""
+def _asks_by_name(call: ast.Call, facts: _Facts) -> bool:
+    """`hasattr(model, "unshard")`: whether it asks for a name of torch's, or a module of torch's for any name."""
     if not (isinstance(call.func, ast.Name) and call.func.id in ("hasattr", "getattr") and len(call.args) > 1):
         return False
-    name = call.args[1]
+    holder, name = call.args[:2]
+    if isinstance(holder, ast.Name) and holder.id in facts.modules:
+        return True
     return not isinstance(name, ast.Constant) or table.has_last(str(name.value))
 
 
@@ -370,6 +389,8 @@ def _facts(tree: ast.Module) -> _Facts:
             facts.stored.add(node.attr)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             facts.extended = facts.extended or any(name.partition(".")[0] in _EXTENDING for name in _modules(node))
+            if _modules(node)[0].partition(".")[0] == "torch":
+                facts.modules.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
     telling = [node for node in every if isinstance(node, _TELL_NAMES)]
     for _ in range(2):  # a variable may be set from another
         before = len(facts.asking)
