@@ -127,7 +127,7 @@ class Function(Value):
     name: str = field(compare=False)
     defaults: tuple[tuple[str, Value], ...] = field(default=(), compare=False)
     owner: int | None = field(default=None, compare=False)  # the class (its scope) that it is a method of
-    flavor: str = field(default="", compare=False)  # property, staticmethod, classmethod, contextmanager, cached
+    flavor: str = field(default="", compare=False)  # property, cached, staticmethod, classmethod, contextmanager
 
 
 @record(frozen=True, slots=True)

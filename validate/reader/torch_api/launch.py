@@ -50,6 +50,7 @@ from ..walk.reduced import reduce_in_place
 from .table import anything, api, method
 
 _WORLD_SIZE = (0, "%world_size")  # the cell of what the program says that it is, in its environment
+_ALL_RANKS = (0, "%all_ranks")  # the cell of what get_world_size() gives
 
 
 @api("torch.distributed.get_rank", "torch.distributed.get_group_rank")
@@ -60,6 +61,18 @@ def _rank(call: Call) -> Value:
 @api("torch.distributed.get_node_local_rank")
 def _local_rank(call: Call) -> Value:
     return call.walk.sym("rank", Const("LOCAL_RANK"), rank=True)
+
+
+@api("torch.distributed.get_world_size")
+def _world_size(call: Call) -> Value:
+    """One number for all who ask for that of all ranks."""
+    walk = call.walk
+    if call.everything() or call.open:
+        return call_library(call, call.name)
+    if (known := walk.store.get(_ALL_RANKS)) is None:
+        known = call_library(call, call.name)
+        walk.store.set(_ALL_RANKS, known)
+    return known
 
 
 @api("os.environ.get", "os.getenv", "os.environ.setdefault")

@@ -357,7 +357,7 @@ def own_step(call: Call, receiver: Value) -> None:
 
 def invoke(walk: Walk, function: Function, call: Call, receiver: Value | None = None) -> Value:
     """Walk the body of a function with these arguments, unless it keeps what it has once returned for them."""
-    if function.flavor != "cached":
+    if not function.flavor.startswith("cached"):
         return _walk_body(walk, function, call, receiver)
     cell = (function.scope, f"%returned by {function.name}")
     given = [*call.everything()] if receiver is None else [receiver, *call.everything()]

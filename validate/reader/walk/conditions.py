@@ -33,6 +33,7 @@ from ..values import (
     ranked,
     union,
 )
+from . import made
 from .classes import lineage
 from .core import Walk
 
@@ -82,7 +83,7 @@ def test(walk: Walk, node: ast.expr) -> Test:
     if isinstance(node, ast.BoolOp):
         return _combined(walk, node)
     if isinstance(node, ast.Compare) and _compares_with_none(node):
-        found = _partition(walk, node.left, walk.evaluate(node.left), _is_none, ("none",), node)
+        found = _partition(walk, node.left, walk.evaluate(node.left), lambda v: _is_none(walk, v), ("none",), node)
         return found.negated() if isinstance(node.ops[0], ast.IsNot | ast.NotEq) else found
     if (
         isinstance(node, ast.Call)
@@ -163,12 +164,12 @@ def truth(walk: Walk, value: Value) -> bool | None:
     return None
 
 
-def _is_none(value: Value) -> bool | None:
+def _is_none(walk: Walk, value: Value) -> bool | None:
     if isinstance(value, Const):
         return value.value is None
-    if isinstance(value, Sym):
-        return None
-    return None if isinstance(value, Obj) and value.what is What.OPAQUE else False
+    if isinstance(value, Sym) or (isinstance(value, Obj) and value.what is What.OPAQUE):
+        return False if made.is_made(walk, value) else None
+    return False
 
 
 def _partition(
@@ -239,6 +240,7 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
         flip = value.flip
     condition = value.key if isinstance(value, Sym) and not tag else walk.key("if", *tag, _identity(value))
     walk.tests[condition] = (node, walk.frame.file.tree)
+    walk.turned[condition] = flip
     words = (ast.unparse(node), negation(node)) if rank else (None, None)
     about = walk.about(value) if walk.asks else None
     if about == "clock" and tag == ("none",) and not any(s.question for path, _ in members(value) for s in path):
@@ -253,7 +255,7 @@ def is_alone(walk: Walk) -> bool:
         node = walk.tests[step.condition][0] if step.condition in walk.tests else None
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and _PROCESSES.search(ast.unparse(node.left)):
             operator, number = type(node.ops[0]), node.comparators[0]
-            holds = step.taken != (operator in FLIPPED)
+            holds = step.taken != walk.turned[step.condition]
             if isinstance(number, ast.Constant) and (operator, number.value, holds) in _ONE:
                 return True
     return False

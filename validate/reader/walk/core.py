@@ -201,6 +201,7 @@ class Walk:
         # told, the names that the program asked for, and keys of literal dicts.
         self.asks = True  # whether the conditions that are met are questions, on whose answers the ranks must agree
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
+        self.turned: dict[int, bool] = {}  # whether such a condition holds as it is written where it does not
         self.trying: list[ast.Try] = []
         self.failures: set[int] = set()  # conditions under which a handler is entered
         self.api_uses: set[tuple[ast.AST, str, str | None]] = set()

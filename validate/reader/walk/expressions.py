@@ -249,7 +249,7 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     values = [walk.evaluate(node.left), *(walk.evaluate(c) for c in node.comparators)]
     if len(node.ops) > 1:
         return walk.sym("compare", *(type(op).__name__ for op in node.ops), *values, rank=any(map(ranked, values)))
-    op, left, right = _of_first_rank(walk, node.ops[0], *values)
+    op, left, right = _in_few_words(walk, node.ops[0], *values)
     if isinstance(left, Const) and isinstance(right, Const):
         if type(op) in _COMPARE:
             with contextlib.suppress(TypeError):
@@ -273,11 +273,13 @@ def _compare(walk: Walk, node: ast.Compare) -> Value:
     return Sym(made.key, rank, flip=base is not type(op))
 
 
-def _of_first_rank(walk: Walk, op: ast.cmpop, left: Value, right: Value) -> tuple[ast.cmpop, Value, Value]:
-    """A comparison as it is, unless it is another way to ask whether a rank is the first.
+def _in_few_words(walk: Walk, op: ast.cmpop, left: Value, right: Value) -> tuple[ast.cmpop, Value, Value]:
+    """A comparison as it is, unless it is another way to ask whether a rank is the first, or the only one.
 
-    Ranks count from 0; a program that writes -1 beside it means a process that is alone.
+    Ranks count from 0; a program that writes -1 beside it means a process that is alone. There is one rank at least.
     """
+    if _counts_all(left) and isinstance(right, Const) and (type(op), right.value) in _ALONE:
+        return _ALONE[type(op), right.value](), left, Const(1)
     if ranked(left) and isinstance(op, ast.In | ast.NotIn):
         among = _constants(walk, right)
         if isinstance(among, Tuple) and {*among.items} in ({Const(-1), Const(0)}, {Const(0)}):
@@ -294,6 +296,9 @@ _MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 _FIRST: dict[tuple[type[ast.cmpop], object], type[ast.cmpop]] = {
     (ast.Gt, 0): ast.NotEq, (ast.GtE, 1): ast.NotEq, (ast.LtE, 0): ast.Eq, (ast.Lt, 1): ast.Eq
+}  # fmt: skip
+_ALONE: dict[tuple[type[ast.cmpop], object], type[ast.cmpop]] = {
+    (ast.Gt, 1): ast.NotEq, (ast.GtE, 2): ast.NotEq, (ast.LtE, 1): ast.Eq, (ast.Lt, 2): ast.Eq
 }  # fmt: skip
 _FIRST_AMONG: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.In: ast.Eq, ast.NotIn: ast.NotEq}
 

@@ -102,17 +102,23 @@ def pieces(walk: Walk, value: Value | None, depth: int = 0) -> tuple[str, ...]:
 def kept_in_list(walk: Walk, values: Iterable[Value]) -> None:
     """These are elements of a list: which of them is taken out of it may depend on how many there are."""
     for value in values:
-        if isinstance(value, Sym):
-            walk.store.set((value.key, "%counted"), value)
+        if may_be_path(value):
+            walk.store.set((_identity(value), "%counted"), value)
 
 
 def is_kept_in_list(walk: Walk, value: object, depth: int = 0) -> bool:
     """Whether a list holds this, or something that it was made of."""
-    if not isinstance(value, Sym) or depth > _DEPTH_LIMIT:
+    if not isinstance(value, Sym | Obj) or depth > _DEPTH_LIMIT:
         return False
-    if walk.store.get((value.key, "%counted")) is not None:
+    if walk.store.get((_identity(value), "%counted")) is not None:
         return True
-    return any(is_kept_in_list(walk, part, depth + 1) for part in walk.parts_of(value.key))
+    made_of = walk.parts_of(value.key) if isinstance(value, Sym) else ()
+    return any(is_kept_in_list(walk, part, depth + 1) for part in made_of)
+
+
+def _identity(value: Value) -> int:
+    assert isinstance(value, Sym | Obj)
+    return value.key if isinstance(value, Sym) else value.id
 
 
 def pass_on(walk: Walk, values: list[Value], result: Value) -> Value:

@@ -117,7 +117,7 @@ def _bind(walk: Walk, value: Value, receiver: Value, owner: Class, node: ast.AST
         return Bound(receiver if isinstance(receiver, Class) else getattr(receiver, "cls", None) or owner, value)
     if value.flavor == "staticmethod" or isinstance(receiver, Class):
         return value
-    if value.flavor == "property":
+    if value.flavor in ("property", "cached property"):
         from .calls import Call, call_value
 
         return call_value(walk, Bound(receiver, value), Call(walk, node, [], {}))

@@ -26,7 +26,7 @@ from ..values import (
     members,
     union,
 )
-from . import calls, filled, masked, unequal
+from . import calls, filled, made, masked, unequal
 from .assignment import assign, extend
 from .conditions import branch, test
 from .contexts import context_manager, enter_context
@@ -151,8 +151,9 @@ def _function(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 _FLAVORS = {
-    "builtins.property": "property", "functools.cached_property": "property", "builtins.staticmethod": "staticmethod",
-    "builtins.classmethod": "classmethod", "contextlib.contextmanager": "contextmanager",
+    "builtins.property": "property", "functools.cached_property": "cached property",
+    "builtins.staticmethod": "staticmethod", "builtins.classmethod": "classmethod",
+    "contextlib.contextmanager": "contextmanager",
     "contextlib.asynccontextmanager": "contextmanager", "functools.cache": "cached", "functools.lru_cache": "cached",
 }  # fmt: skip
 
@@ -227,7 +228,18 @@ def _sides(walk: Walk, node: ast.If) -> bool:
     fails = any(side and is_failure(side[-1]) for side in (node.body, node.orelse))
     with walk.restored("asks", not fails):
         found = test(walk, node.test)
-    return branch(walk, found, lambda: walk.execute(node.body), lambda: walk.execute(node.orelse))
+    return branch(walk, found, lambda: _make(walk, node), lambda: walk.execute(node.orelse))
+
+
+def _make(walk: Walk, node: ast.If) -> bool:
+    """The side of a condition on which it holds: `if x is None: x = ...`, perhaps."""
+    falls = walk.execute(node.body)
+    if falls and (held := made.lazily(node)) is not None:
+        value = walk.evaluate(held)
+        settled = made.settle(walk, value)
+        if settled != value:
+            assign(walk, held, settled)
+    return falls
 
 
 @statement(ast.Assert)
