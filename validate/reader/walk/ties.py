@@ -50,9 +50,9 @@ def method_called(walk: Walk, receiver: Value, name: str, node: ast.AST) -> None
 def replaced(walk: Walk, before: Value | None, value: Value, node: ast.AST) -> None:
     """Another value takes the place of one that may be a module with a tied weight: what holds it now is not known."""
     for _, v in members(before) if before is not None else ():
-        if isinstance(v, Obj) and walk.what(v) is What.MODULE and v not in (new for _, new in members(value)):
+        if isinstance(v, Obj) and walk.what(v) in _MODULES and v not in (new for _, new in members(value)):
             walk.establish(v, "replaced")
-            if walk.ties:
+            if walk.ties and walk.what(v) is What.MODULE:
                 walk.escape(node, v)
 
 
