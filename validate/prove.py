@@ -18,9 +18,10 @@ error (exit code 2).
 
 A finding can be accepted on its line, as for lint: `# fsdp2: ignore[FS401] why`.
 
-A generated script carries how to drive it; on CPUs, two of its runs go side by side. For any other, --checkpoint-arg names the flag that sets its checkpoint
-directory; without it, each run gets a copy of the working directory. --steps-arg names the flag that sets its length,
-which --stop-after then sets; without it, the probe ends each run. What follows -- is passed to the script.
+A generated script carries how to drive it; on CPUs, two of its runs go side by side. For any other, --checkpoint-arg
+names the flag that sets its checkpoint directory; without it, each run gets a copy of the working directory.
+--steps-arg names the flag that sets its length, which --stop-after then sets; without it, the probe ends each run. What
+follows -- is passed to the script.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from ..names import canonical
 from ..values import (
     Bound,
     Class,
+    Const,
     External,
     Function,
     Method,
@@ -77,9 +78,12 @@ def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> 
             from .filled import variable_read
 
             variable_read(walk, (obj.id, "." + name), node)
-        return stored
+        is_set = isinstance(stored, Const) and _is_open(walk, obj)
+        return walk.sym("attribute", obj, name) if is_set else stored
     if isinstance(obj.cls, Class):
         found = _of_class(walk, obj.cls, obj, name, node)
+        if isinstance(found, Const) and (_is_open(walk, obj) or _is_field(obj.cls, name)):
+            return walk.sym("attribute", obj, name)
         if found is not None:
             return found
     uses.member(walk, obj, name, node, called)
@@ -97,6 +101,22 @@ def _of_object(walk: Walk, obj: Obj, name: str, node: ast.AST, called: bool) -> 
     from .expressions import child
 
     return child(walk, obj, name)
+
+
+def _is_open(walk: Walk, obj: Obj) -> bool:
+    """Whether the program has set attributes of an object whose names are not known."""
+    return obj.what is What.INSTANCE and walk.fact(obj, "open")
+
+
+def _is_field(cls: Class, name: str) -> bool:
+    """Whether a library fills in what the body of a class gives a default: that of a model of pydantic, say."""
+    classes, complete = lineage(cls)
+    return not complete and any(
+        isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id == name
+        for base in classes
+        if isinstance(base, Class)
+        for part in base.node.body
+    )
 
 
 def _of_class(walk: Walk, cls: Class, receiver: Value, name: str, node: ast.AST) -> Value | None:
