@@ -51,10 +51,14 @@ class Ref:
 
 @record(frozen=True, slots=True)
 class Question:
-    """What each rank answers for itself: which files it sees, or what its clock says. `words`: as the program asks."""
+    """What each rank answers for itself: which files it sees, or what its clock says.
+
+    `words`: as the program asks; `at`: where it does.
+    """
 
     words: str
     about: Literal["files", "clock"]
+    at: Location | None = None
 
 
 @record(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Circumstances:
     """Under what conditions an event happens.
 
     * `only`: None when every rank gets here; else which ranks do, in words (`rank == 0`, `rank 0 of 2`).
+    * `asked` (reader): where the program asks which rank it is, last before it gets here.
     * `path`, `loop` (reader): the undecided branches taken to get here; whether it is inside a loop that repeats.
     * `rank`, `step`, `finished`, `thread` (probe): the rank; optimizer steps finished before; whether the call
       returned; False off the main thread.
@@ -86,6 +91,7 @@ class Circumstances:
     step: int | None = None
     finished: bool = True
     main_thread: bool = True
+    asked: Location | None = None
 
 
 class Kind(str, enum.Enum):

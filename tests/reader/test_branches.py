@@ -93,6 +93,24 @@ def test_the_rest_of_a_function_after_the_other_ranks_have_left() -> None:
     assert inside.when.only == "dist.get_rank() == 0" and after.when.only is None
 
 
+def test_where_the_rank_is_asked_for_is_the_last_place_before() -> None:
+    text = """
+        def save():
+            dcp.save({"model": get_model_state_dict(model)}, checkpoint_id="c")
+
+        first = dist.get_rank() == 0
+        if first:
+            print("saving")
+        if dist.get_rank() == 0:
+            save()
+        save()
+    """
+    line = SHARDED.count("\n") + 8
+    by_one, by_all = program(text, SHARDED).of(Saved)
+    assert by_one.when.asked is not None and by_one.when.asked.line == line
+    assert by_all.when.asked is None
+
+
 def test_a_check_of_the_rank_that_only_raises_is_no_guard_of_the_rest() -> None:
     text = f"rank = int(os.environ['RANK'])\nif rank < 0:\n    raise ValueError(rank)\nassert rank >= 0\n{SAVE}\n"
     assert only(program(text, SHARDED), Saved).when.only is None

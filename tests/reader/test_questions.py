@@ -9,10 +9,12 @@ from .programs import only, program
 
 
 def asked(before: str, condition: str) -> list[tuple[str, str]]:
-    """The questions on the way to a barrier behind a condition."""
+    """The questions on the way to a barrier right behind a condition."""
     text = f"import glob, time\nfrom pathlib import Path\n{before}\nif {condition}:\n    dist.barrier()\n"
-    path = list(program(text).of(CollectiveCalled))[-1].when.path
-    return [(c.question.about, c.question.words) for c in path if c.question is not None]
+    barrier = list(program(text).of(CollectiveCalled))[-1]
+    questions = [c.question for c in barrier.when.path if c.question is not None]
+    assert {q.at.line for q in questions if q.at is not None} <= {barrier.at.line - 1}
+    return [(q.about, q.words) for q in questions]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class RankGuardedCollective(Rule):
                 f"not every rank reaches {_described(event)} (only `{event.when.only}`), and those that do wait for "
                 "the others for ever. Call it on every rank; guard only what one rank prints or writes."
             )
-            yield self.finding(event, message)
+            yield self.finding(event, message, (event.when.asked, "only these ranks go on here"))
 
     def _group_unknown(self, trace: Trace, event: Event) -> bool:
         """With a group of its own, the ranks that are let in may be just the members, unless all ranks are."""
@@ -138,7 +138,7 @@ class RankDivergentDecision(Rule):
                     f"{_described(event)}: where the answers differ, those that come wait for ever. Let rank 0 decide "
                     "and broadcast its answer (dist.broadcast_object_list)."
                 )
-                yield self.finding(event, message)
+                yield self.finding(event, message, (question.at, "decided here"))
                 break
 
     def _distributed(self, trace: Trace) -> bool:

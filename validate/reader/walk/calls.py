@@ -38,7 +38,7 @@ from ..values import (
 )
 from . import beginnings, contents, division, dtypes, endings, passes, ties, uses
 from .classes import lineage, makes
-from .conditions import walk_cell
+from .conditions import is_alone, walk_cell
 from .core import DEPTH_LIMIT, FAR_STATEMENT_LIMIT, Cost, End, Frame, Stop, Walk
 from .escapes import escape
 from .filled import read
@@ -435,7 +435,23 @@ def _walk_body(walk: Walk, function: Function, call: Call, receiver: Value | Non
     shared = walk.resume(frame.returns)
     if frame.yields:
         return walk.new_list(frame.yields, exact=False)
+    if len(frame.returns) > 1:
+        for end in frame.returns:
+            if end.value is not None and is_alone(walk, end.path[len(base) :]):
+                end.value = _of_all(walk, end.value)
     return union([(end.path[shared:], end.value or NONE) for end in frame.returns])
+
+
+def _of_all(walk: Walk, value: Value) -> Value:
+    """What a process has that is alone: it cannot differ from rank to rank."""
+    if isinstance(value, Tuple):
+        return Tuple(tuple(_of_all(walk, item) for item in value.items))
+    if isinstance(value, Union):
+        return union([(path, _of_all(walk, v)) for path, v in value.members])
+    if isinstance(value, Obj) and (content := walk.elements(value)) is not None:
+        items = tuple(_of_all(walk, item) for item in content.items)
+        return value if items == content.items else walk.new_list(items, exact=content.exact)
+    return walk.sym() if isinstance(value, Sym) and (value.rank or walk.about(value) is not None) else value
 
 
 def _settle(returns: list[End], before: int) -> None:

@@ -38,6 +38,10 @@ from .classes import lineage
 from .core import Walk
 
 _PROCESSES = re.compile(r"world_?size|n_?proc|num_(proc|gpu|devices|ranks)|n_?gpu", re.IGNORECASE)
+# How programs call whether there are several processes.
+_DISTRIBUTED = re.compile(
+    r"is_initialized|distributed|is_dist|is_multi|(^|_)ddp$|(^|_)(use|is)_(ddp|fsdp|dist)", re.IGNORECASE
+)
 _ONE = {
     (ast.Eq, 1, True), (ast.LtE, 1, True), (ast.Lt, 2, True),
     (ast.NotEq, 1, False), (ast.Gt, 1, False), (ast.GtE, 2, False),
@@ -245,15 +249,21 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     about = walk.about(value) if walk.asks else None
     if about == "clock" and tag == ("none",) and not any(s.question for path, _ in members(value) for s in path):
         about = None  # whether the clock was read does not depend on what it said
-    question = Question(ast.unparse(node), about) if about is not None else None
+    question = Question(ast.unparse(node), about, walk.at(node)) if about is not None else None
+    if rank:
+        walk.asked_at[condition] = walk.at(node)
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 
 
-def is_alone(walk: Walk) -> bool:
-    """Whether a branch taken before says that there is but one process."""
-    for step in walk.path:
+def is_alone(walk: Walk, path: Path | None = None) -> bool:
+    """Whether a branch taken before, or on a path, says that there is but one process, or no group of them."""
+    for step in walk.path if path is None else path:
         node = walk.tests[step.condition][0] if step.condition in walk.tests else None
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and _PROCESSES.search(ast.unparse(node.left)):
+        asked = node.func if isinstance(node, ast.Call) else node
+        if isinstance(asked, ast.Name | ast.Attribute):
+            if _DISTRIBUTED.search(last_name(asked)) and step.taken == walk.turned[step.condition]:
+                return True
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and _PROCESSES.search(ast.unparse(node.left)):
             operator, number = type(node.ops[0]), node.comparators[0]
             holds = step.taken != walk.turned[step.condition]
             if isinstance(number, ast.Constant) and (operator, number.value, holds) in _ONE:

@@ -201,6 +201,7 @@ class Walk:
         # told, the names that the program asked for, and keys of literal dicts.
         self.asks = True  # whether the conditions that are met are questions, on whose answers the ranks must agree
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
+        self.asked_at: dict[int, Location] = {}  # where such a condition is that asks for the rank
         self.turned: dict[int, bool] = {}  # whether such a condition holds as it is written where it does not
         self.trying: list[ast.Try] = []
         self.failures: set[int] = set()  # conditions under which a handler is entered
@@ -474,7 +475,8 @@ class Walk:
         event = cls(order=len(self._pending), at=self.at(node), when=when, **fields)
         last = next((s for s in reversed(path) if s.ranks is not None), None) if event.collective else None
         calls = sum(last in frame.base for frame in self.frames) if last is not None else 0
-        self._pending.append(Pending(event, path, self._scopes(), self.loops, self.serving, calls))
+        asked = self.asked_at.get(last.condition) if last is not None else None
+        self._pending.append(Pending(event, path, self._scopes(), self.loops, self.serving, calls, asked))
 
     def _scopes(self) -> tuple[int, ...]:
         return tuple([frame.scope for frame in self.frames])
@@ -712,7 +714,10 @@ class Walk:
                 known[key] = self._circumstances(path, event.when)
             if isinstance(event, GroupInitialised) and chosen_out_of_sight(self, pending.path):
                 event = dataclasses.replace(event, device_bound=True)
-            events.append(dataclasses.replace(event, when=known[key], **self._renamed(event)))
+            when = known[key]
+            if when.only is not None and pending.asked is not None:
+                when = dataclasses.replace(when, asked=pending.asked)
+            events.append(dataclasses.replace(event, when=when, **self._renamed(event)))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
 
     def _circumstances(self, path: Path, when: Circumstances) -> Circumstances:

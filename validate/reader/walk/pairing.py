@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...events import Event, GroupInitialised
+from ...events import Event, GroupInitialised, Location
 from ..values import Path, Step, Sym
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Pending:
     loops: int  # that it happens in
     serving: frozenset[int]  # conditions on the rank, under which it happens in a loop without end
     calls: int  # that lead here from the last condition on the rank
+    asked: Location | None  # where that is
 
 
 @dataclass(frozen=True)
