@@ -189,3 +189,25 @@ def test_what_torch_had_before_the_table_begins_is_not_known(pin: str, codes: li
     (tmp_path / "requirements.txt").write_text(f"{pin}\n")
     (tmp_path / "train.py").write_text("from torch.distributed.fsdp.flat_param import FlatParamHandle\n")
     assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == codes
+
+
+@pytest.mark.parametrize(
+    ("saved", "codes"),
+    [
+        (None, ["FS903"]),
+        ("torch.save(state, os.path.join(folder, 'rank_%d.pt' % rank))", []),
+        ("torch.save(state, f'{folder}/rank_{dist.get_rank()}.pt')", []),
+        ("torch.save(state, f'{folder}/step_{step}.pt')", ["FS903"]),
+        ("print(f'{folder}/rank_{rank}.pt')", ["FS903"]),
+    ],
+    ids=["alone", "the same name", "the same name in other words", "another name", "not saved"],
+)
+def test_a_file_that_another_program_saves_is_nobody_elses(saved: str | None, codes: list[str], tmp_path: Path) -> None:
+    (tmp_path / "merge.py").write_text(
+        "import sys\nimport torch\nimport torch.distributed.checkpoint as dcp\n"
+        "for rank in range(int(sys.argv[1])):\n"
+        "    path = f'{sys.argv[2]}/rank_{rank}.pt'\n    torch.load(path, weights_only=False)\n"
+    )
+    if saved is not None:
+        (tmp_path / "train.py").write_text(f"import torch\n\n\ndef save(state, folder, rank, step):\n    {saved}\n")
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == codes
