@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
+from pathlib import Path
 
 from ...events import (
     AcceleratorUsed,
@@ -270,7 +272,8 @@ def _mesh(call: Call, shape: Value | None, dims: Value | None) -> Value:
         literal=_is_literal(call.node)
         and walk.in_entry
         and not _is_test(walk)
-        and not _asks_for_ranks(walk.frame.file.tree),
+        and not _asks_for_ranks(walk.frame.file.tree)
+        and math.prod(s for v in sizes or () if isinstance(s := single(v), int)) not in _started(walk.frame.file.path),
     )
     return mesh
 
@@ -294,6 +297,18 @@ def _is_literal(node: ast.AST) -> bool:
 def _is_test(walk: Walk) -> bool:
     """Whether a test is being walked: whoever starts it knows for how many ranks it was written."""
     return any(frame.function is not None and frame.function.name.startswith("test") for frame in walk.frames)
+
+
+@functools.lru_cache(maxsize=512)
+def _started(path: Path) -> frozenset[int]:
+    """How many ranks are to be started, as a file says in its comments, or wherever."""
+    try:
+        return frozenset(map(int, _STARTED.findall(path.read_bytes())))
+    except OSError:  # it was read from elsewhere
+        return frozenset()
+
+
+_STARTED = re.compile(rb"(?:nproc[-_]per[-_]node|--nproc|num[-_]processes)[ =]+(\d+)")
 
 
 @functools.lru_cache(maxsize=512)
