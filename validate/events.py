@@ -915,9 +915,10 @@ class _Saved(_Checkpointed):
     `replaces`: a finished checkpoint lies in the directory already. Told by the probe, on the rank that coordinates.
     `underway`: the loaders that the program is going through, and has not come to the end of.
     `misses`: other parts of what is saved are on ranks that do not belong to the process group passed; None where that
-    is not known.
+    is not known. `once`: it is on a condition that holds in one round of a loop, as `step == steps - 1` (reader).
     """
 
+    once: bool = False
     replaces: bool | None = None
     underway: tuple[Ref, ...] = ()
     misses: bool | None = None

@@ -35,6 +35,8 @@ class PublishedCheckpointOverwritten(Rule):
 
     def _is_lost(self, trace: Trace, earlier: Event, saved: Event) -> bool:
         """Whether an earlier state of training is still there for this save to write over."""
+        if saved.at == earlier.at and getattr(saved, "once", False):
+            return False
         trained = any(trace.between(earlier, saved, Stepped))
         return trained and not any(trace.between(earlier, saved, FilesMoved))
 

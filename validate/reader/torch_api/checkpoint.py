@@ -40,6 +40,7 @@ from ..values import (
 )
 from ..walk import contents, prefixes
 from ..walk.calls import Call, call_value, find_method
+from ..walk.conditions import holds_once
 from ..walk.core import Walk
 from ..walk.division import within_machine
 from ..walk.filled import load
@@ -291,7 +292,8 @@ def of_save(call: Call) -> dict[str, Any]:
     fields = common(call, call.get(0, "state_dict"))
     group = call.get(None, "process_group")
     missed = misses(call.walk, group, fields["entries"], ranked(_where(call)))
-    return {**fields, "underway": tuple(call.walk.underway), "misses": missed}
+    once = holds_once(call.walk)
+    return {**fields, "underway": tuple(call.walk.underway), "misses": missed, "once": once}
 
 
 def _where(call: Call) -> Value | None:

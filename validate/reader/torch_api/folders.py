@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..values import Value
 from ..walk.calls import Call
-from ..walk.folders import listed, may_be_path
+from ..walk.folders import listed, looks_inside, may_be_path
 from .questions import answer, looked_at
 from .table import anything, api
 
@@ -13,7 +13,8 @@ from .table import anything, api
 def _list(call: Call) -> Value:
     call.walk.lists_folders = True
     found = call.walk.unknown()
-    call.walk.establish(found, "listed")
+    if not looks_inside(call.walk):
+        call.walk.establish(found, "listed")
     call.walk.asked[found.id] = "files"
     return found
 

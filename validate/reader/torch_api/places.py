@@ -124,6 +124,28 @@ def _path_moved(call: Call, receiver: Value) -> Value | None:
     return None
 
 
+@anything("replace")
+def _path_replaced(call: Call, receiver: Value) -> Value | None:
+    """`str.replace` takes two texts."""
+    return _path_moved(call, receiver) if len(call.args) == 1 and not isinstance(receiver, Const) else None
+
+
+@api("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "os.system")
+def _by_command(call: Call) -> Value:
+    given = call.get(0, "args")
+    words = call.walk.elements(given) if isinstance(given, Obj) else None
+    first = words.items[0] if words is not None and words.items else given
+    said = single(first)
+    if said is None and isinstance(first, Sym):
+        said = next((single(p) for p in call.walk.parts_of(first.key) if isinstance(p, Const)), None)
+    if isinstance(said, str) and _COMMANDS.match(said):
+        call.walk.emit(FilesMoved, call.node)
+    return call_library(call, call.name)
+
+
+_COMMANDS = re.compile(r"(sudo )?(mv|cp|rsync|ln|tar|gsutil|aws|rclone|azcopy|s5cmd)\b")
+
+
 @anything("symlink_to")
 def _path_linked(call: Call, receiver: Value) -> Value | None:
     made = _path_moved(call, receiver)

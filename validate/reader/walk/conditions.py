@@ -255,6 +255,21 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     return (Step(condition, not flip, words[0], question),), (Step(condition, flip, words[1], question),)
 
 
+def holds_once(walk: Walk) -> bool:
+    """Whether two numbers are equal on the way to here, as those of a step and of the last one are in one round."""
+    for step in walk.path:
+        node = walk.tests[step.condition][0] if step.condition in walk.tests else None
+        if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq) and step.ranks is None):
+            continue
+        parts = [*ast.walk(node.left), *ast.walk(node.comparators[0])]
+        repeats = any(isinstance(part, ast.Mod) for part in parts)
+        sides = (node.left, node.comparators[0])
+        is_word = any(isinstance(side, ast.Constant) and isinstance(side.value, str | bool) for side in sides)
+        if step.taken != walk.turned[step.condition] and not (repeats or is_word):
+            return True
+    return False
+
+
 def is_alone(walk: Walk, path: Path | None = None) -> bool:
     """Whether a branch taken before, or on a path, says that there is but one process, or no group of them."""
     for step in walk.path if path is None else path:

@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable
 
-from ..nodes import nodes
+from ..nodes import last_name, nodes
 from ..values import NONE, Const, Elements, External, Items, Obj, Sym, Tuple, Value, What, members
 from .core import Walk
 from .handlers import catches_failure
@@ -139,6 +139,63 @@ def knows_whole(walk: Walk) -> bool:
     if walk.seen_whole or any(catches_failure(h) for node in walk.trying for h in node.handlers):
         return True
     return any(_mentions_marks(tree) for tree in walk.files())
+
+
+def looks_inside(walk: Walk) -> bool:
+    """Whether the function that lists a folder here looks for something in what it finds there."""
+    function = walk.frame.function
+    if function is None or isinstance(function.node, ast.Lambda):
+        return False
+    return _finds_by_content(function.node) or bool(_names_of(function.node) & _lookers(walk.frame.file.tree))
+
+
+@functools.lru_cache(maxsize=512)
+def _lookers(tree: ast.Module) -> frozenset[str]:
+    """The functions of a file that take a path and look there."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.args.args]
+    return frozenset(
+        f.name for f in functions if any(last_name(c.func) in _LOOKS for c in nodes(f) if isinstance(c, ast.Call))
+    )
+
+
+def _names_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {node.id for node in nodes(function) if isinstance(node, ast.Name)} - {function.name}
+
+
+@functools.lru_cache(maxsize=4096)
+def _finds_by_content(function: ast.AST) -> bool:
+    calls = [node for node in nodes(function) if isinstance(node, ast.Call)]
+    lists = [call for call in calls if last_name(call.func) in _LISTS]
+    if any(_is_of_one_name(call) for call in lists):
+        return True
+    roots = {_subject(call) for call in lists[:1]}
+    looks = (call for call in calls if last_name(call.func) in _LISTS | _LOOKS and call not in lists[:1])
+    return bool(lists) and any(_subject(call) not in roots for call in looks)
+
+
+def _subject(call: ast.Call) -> str:
+    """What a call asks of: its first argument, or what it is a method of."""
+    of_path = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) not in ("os", "os.path", "glob")
+    if of_path and isinstance(call.func, ast.Attribute):
+        inner = call.func.value
+        return (
+            _subject(inner) if isinstance(inner, ast.Call) and last_name(inner.func) == "Path" else ast.unparse(inner)
+        )
+    return ast.unparse(call.args[0]) if call.args else ""
+
+
+def _is_of_one_name(call: ast.Call) -> bool:
+    """Whether files of one name are looked for, as in `glob(f"{root}/*/READY")`, whose folders have such a file."""
+    pattern = call.args[0] if last_name(call.func) in ("glob", "iglob", "rglob") and call.args else None
+    parts = pattern.values if isinstance(pattern, ast.JoinedStr) else [pattern]
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts)
+    *folders, name = text.split("/")
+    below = last_name(call.func) == "rglob" or any("*" in folder for folder in folders)
+    return below and bool(name) and "*" not in name
+
+
+_LISTS = {"listdir", "iterdir", "scandir", "glob", "iglob", "rglob"}
+_LOOKS = {"exists", "is_file", "isfile", "stat", "getsize", "open"}
 
 
 def knows_content(walk: Walk) -> bool:

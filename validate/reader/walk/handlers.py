@@ -12,7 +12,8 @@ from .core import Walk
 _OF_DCP = {"BaseException", "CheckpointException"}
 # What a program catches when it is a failed save or load that it has in mind.
 _MEANT = {"Exception", "RuntimeError", "OSError", "IOError", "FileNotFoundError", "KeyError", "ValueError", "EOFError"}
-_ENDS = {"exit", "_exit", "abort", "fail"}
+_MEANT_BY_ALL = {"Exception", "RuntimeError"}  # where other calls may be what fails
+_ENDS = {"exit", "_exit", "abort", "fail", "fatal", "die"}
 _EXITS = {"exit", "_exit", "quit"}
 
 
@@ -27,7 +28,10 @@ def caught(walk: Walk, node: ast.AST) -> str | None:
     innermost = next(inside, None)
     if innermost is None or any(catches_failure(handler) for handler in innermost.handlers):
         return None
-    goes_on = [h for h in innermost.handlers if h.type is not None and _names(h.type) & _MEANT and not _ends(h)]
+    if any(isinstance(part, ast.For | ast.While) and node in nodes(part) for s in innermost.body for part in nodes(s)):
+        return None  # it is about all that the loop does
+    meant = _MEANT if _is_alone(innermost, node) else _MEANT_BY_ALL
+    goes_on = [h for h in innermost.handlers if h.type is not None and _names(h.type) & meant and not _ends(h)]
     return ", ".join(ast.unparse(h.type) for h in goes_on if h.type is not None) or None
 
 
@@ -83,4 +87,16 @@ def _ends(handler: ast.ExceptHandler) -> bool:
     inside = [part for statement in handler.body for part in ast.walk(statement)]
     calls = [part.func for part in inside if isinstance(part, ast.Call)]
     names = set(map(last_name, calls))
-    return bool(names & _ENDS) or any(isinstance(part, ast.Raise) for part in inside)
+    kept = (part.value for part in inside if isinstance(part, ast.Assign))
+    is_kept = any(isinstance(value, ast.Name) and value.id == handler.name for value in kept)  # to be raised later
+    return bool(names & _ENDS) or is_kept or any(isinstance(part, ast.Raise) for part in inside)
+
+
+def _is_alone(statement: ast.Try, node: ast.AST) -> bool:
+    """Whether the body calls nothing but this, and what says so."""
+    calls = {part for s in statement.body for part in nodes(s) if isinstance(part, ast.Call)}
+    own = set(nodes(node))
+    return all(call in own or last_name(call.func) in _SAYS for call in calls)
+
+
+_SAYS = {"print", "info", "debug", "warning", "log"}
