@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..events import (
     AllReduceSet,
     Backward,
+    Choice,
+    Event,
     ForwardEntered,
     GradientsCleared,
     GradientSyncSet,
+    Location,
     MeshCreated,
     OptimizerBuilt,
     Sharded,
@@ -37,12 +40,45 @@ def accumulated(trace: Trace) -> Iterator[tuple[Backward, ForwardEntered]]:
         if first is None:
             continue
         taken = {*first.when.path, *second.when.path}
-        if any(taken.issuperset(e.when.path) for e in trace.between(first, second, Stepped, GradientsCleared)):
+        ended = trace.between(first, second, Stepped, GradientsCleared)
+        if _cover_all([way - taken for way in _ways(ended)]):
             continue
         again = (f for f in trace.between(first, second, ForwardEntered) if f.sharded)
         entered = next((f for f in again if any(e.at == f.at for e in trace.before(first, ForwardEntered))), None)
         if entered is not None and any(trace.after(second, Stepped)):
             yield second, entered
+
+
+def _ways(events: Iterable[Event]) -> list[set[Choice]]:
+    """The conditions on each place where these happen.
+
+    A call of one of several optimizers is as many events, each where it is that one: what they share is on the call.
+    """
+    places: dict[tuple[type[Event], Location], set[Choice]] = {}
+    for event in events:
+        known = places.setdefault((type(event), event.at), {*event.when.path})
+        known.intersection_update(event.when.path)
+    return list(places.values())
+
+
+_CONDITIONS = 8  # that are looked at together
+
+
+def _cover_all(ways: Sequence[set[Choice]], depth: int = 0) -> bool:
+    """Whether one of these events is on every way, whichever side of each condition is taken.
+
+    The step of an optimizer that is one of two is two events, each on its side of the choice between them.
+    """
+    if not ways:
+        return False
+    if not all(ways) or depth == _CONDITIONS:
+        return True
+    one = next(iter(ways[0]))
+    sides = (Choice(one.condition, True), Choice(one.condition, False))
+    return all(
+        _cover_all([way - {side} for way in ways if other not in way], depth + 1)
+        for side, other in (sides, reversed(sides))
+    )
 
 
 class AccumulationNotDivided(Rule):

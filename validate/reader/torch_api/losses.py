@@ -90,16 +90,27 @@ def _fills_in(file: ast.Module, number: int, names: frozenset[str]) -> bool:
 
     for node in nodes(file):
         match node:
-            case ast.Assign(targets=[ast.Subscript()], value=value) | ast.ListComp(elt=value) if is_it(value):
+            case ast.Assign(targets=[ast.Subscript(slice=places)], value=value) if is_it(value):
+                if not _is_fixed(places):
+                    return True
+            case ast.ListComp(elt=value) if is_it(value):
                 return True
             case ast.IfExp(body=one, orelse=other) if is_it(one) or is_it(other):
                 return True
             case ast.BinOp(left=ast.List(elts=[value]), op=ast.Mult()) if is_it(value):
                 return True
+            case ast.Call(func=func, args=[_, amounts, *_]) if last_name(func) == "pad" and _is_fixed(amounts):
+                continue
             case ast.Call(func=func, args=args, keywords=keywords) if last_name(func) in _FILLING:
                 if any(map(is_it, (*args, *(k.value for k in keywords)))):
                     return True
     return False
+
+
+def _is_fixed(node: ast.AST) -> bool:
+    """Whether places or amounts are the same wherever this is done: `[:, -1]`, `(0, 1)`."""
+    kinds = (ast.Constant, ast.Slice, ast.Tuple, ast.List, ast.UnaryOp)
+    return all(isinstance(part, kinds) for part in nodes(node))
 
 
 def _is_number(node: ast.AST, number: int) -> bool:
@@ -132,7 +143,8 @@ def _scales_gradients(tree: ast.Module) -> bool:
     for node in nodes(tree):
         if isinstance(node, ast.Attribute) and (node.attr in _SCALING or _is_of_gradient(node)):
             return True
-        if isinstance(node, ast.AugAssign) and ast.unparse(node.target).endswith(".grad"):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Attribute) and target.attr == "grad" for target in targets):
             return True
     return False
 

@@ -231,7 +231,7 @@ def _backward(call: Call, receiver: Value) -> Value | None:
         Backward,
         call.node,
         of=reduced_before(walk, receiver),
-        averaged=averaged(walk, receiver),
+        averaged=averaged(walk, receiver) if not call.everything() else None,
         counted_alone=counts_alone(walk, receiver),
     )
     return NONE

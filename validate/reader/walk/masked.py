@@ -7,13 +7,16 @@ that are the same on all ranks. What was counted on all ranks together is anothe
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
+from ..nodes import nodes
 from ..values import Const, Obj, Sym, Value, identity, members, ranked
 from .core import Walk
 
 # How programs write what leaves some elements out, and what is known of all ranks already.
 _MASK = re.compile(r"mask|valid|non_?pad|not_pad|!=|\.ne\(", re.IGNORECASE)
+_SHARE = re.compile(r"mask(ing)?_ratio|len_keep|num_mask", re.IGNORECASE)
 _TOGETHER = re.compile(r"total|global|gather|world|reduce|all_ranks", re.IGNORECASE)
 # How programs call numbers by which a loss may be multiplied, or divided, on all ranks alike; and what they count.
 _FACTOR = re.compile(r"accum|micro|world_?size|num_replicas|dp_size", re.IGNORECASE)
@@ -25,9 +28,16 @@ _SAME = {"item", "clamp", "clamp_min", "clip", "float", "long", "int", "double",
 def summed(walk: Walk, value: Value, written: str) -> Sym:
     """The sum of all elements of a tensor, which the program writes so."""
     made = walk.sym("method", "sum", value, rank=ranked(value))
-    if _MASK.search(written) and not _TOGETHER.search(written):
+    if _MASK.search(written) and not _TOGETHER.search(written) and not any(map(_masks_as_many, walk.files())):
         walk.store.set((made.key, "%count"), Const(True))
     return made
+
+
+@functools.lru_cache(maxsize=512)
+def _masks_as_many(tree: ast.Module) -> bool:
+    """Whether a file speaks of a share of each sample that is masked: it leaves as many on all ranks."""
+    names = (node.id if isinstance(node, ast.Name) else getattr(node, "arg", None) for node in nodes(tree))
+    return any(isinstance(name, str) and _SHARE.search(name) for name in names)
 
 
 def averaged(walk: Walk, value: Value, node: ast.expr) -> None:
