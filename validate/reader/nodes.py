@@ -7,6 +7,7 @@ trees are looked through often, for what a module shows of itself.
 from __future__ import annotations
 
 import ast
+import functools
 
 # Fields that never hold a node with anything in it.
 _PLAIN = frozenset({
@@ -21,6 +22,12 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
     for node in found:
         found += inside(node)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
+    """The node that each one below a tree is right below."""
+    return {inner: outer for outer in nodes(tree) for inner in inside(outer)}
 
 
 def inside(node: ast.AST) -> list[ast.AST]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 
 from ..events import (
@@ -82,6 +83,10 @@ class DeviceNotSet(Rule):
         return named and isinstance(event, MeshCreated) and not any(sharded)
 
 
+# How programs write the number of a rank along a dimension of a mesh.
+_PLACE_IN_MESH = re.compile(r"get_local_rank\(['\"\w]|\]\.get_(local_)?rank\(|(tp|pp|cp|ep|sp|shard|repl\w*)_?rank")
+
+
 class RankGuardedCollective(Rule):
     """A collective waits for every rank of its group; under a condition on the rank some never come."""
 
@@ -96,11 +101,36 @@ class RankGuardedCollective(Rule):
                 continue
             if isinstance(event, StateTaken | StateApplied) and unsharded(trace, event):
                 continue
+            if self._of_these_ranks(trace, event) or self._along_mesh(trace, event):
+                continue
             message = (
                 f"not every rank reaches {_described(event)} (only `{event.when.only}`), and those that do wait for "
                 "the others for ever. Call it on every rank; guard only what one rank prints or writes."
             )
             yield self.finding(event, message, (event.when.asked, "only these ranks go on here"))
+
+    def _of_these_ranks(self, trace: Trace, event: Event) -> bool:
+        """Whether the model is one that just these ranks have sharded, over a mesh of theirs."""
+        modules: tuple[Ref, ...] = ()
+        if isinstance(event, ForwardEntered):
+            modules = (event.module,)
+        elif isinstance(event, GradientsClipped):
+            modules = event.modules
+        elif isinstance(event, StateTaken):
+            modules = event.of
+        before = list(trace.before(event, Sharded))
+        sharded = [s for s in before if any(trace.related(s.module, module) for module in modules)]
+        return bool(sharded) and all(s.when.only is not None and s.mesh is not None for s in sharded)
+
+    def _along_mesh(self, trace: Trace, event: Event) -> bool:
+        """Whether the ranks are told by their place along one of several dimensions of a mesh.
+
+        What is sharded may be gathered along another one, which holds all that are let in.
+        """
+        if isinstance(event, CollectiveCalled) and event.op != "full_tensor":
+            return False
+        several = any(made.shape is not None and len(made.shape) > 1 for made in trace.before(event, MeshCreated))
+        return several and _PLACE_IN_MESH.search(event.when.only or "") is not None
 
     def _group_unknown(self, trace: Trace, event: Event) -> bool:
         """With a group of its own, the ranks that are let in may be just the members, unless all ranks are."""

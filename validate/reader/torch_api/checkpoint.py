@@ -46,6 +46,7 @@ from ..walk.division import within_machine
 from ..walk.filled import load
 from ..walk.folders import knows_content, knows_whole, listed, pieces, root
 from ..walk.handlers import caught
+from ..walk.loops import left_after
 from .launch import group_of
 from .members import misses
 from .optimizers import optimizer_form
@@ -292,7 +293,7 @@ def of_save(call: Call) -> dict[str, Any]:
     fields = common(call, call.get(0, "state_dict"))
     group = call.get(None, "process_group")
     missed = misses(call.walk, group, fields["entries"], ranked(_where(call)))
-    once = holds_once(call.walk)
+    once = holds_once(call.walk) or left_after(call.walk, call.node)
     return {**fields, "underway": tuple(call.walk.underway), "misses": missed, "once": once}
 
 

@@ -37,7 +37,7 @@ from . import made
 from .classes import lineage
 from .core import Walk
 
-_PROCESSES = re.compile(r"world_?size|n_?proc|num_(proc|gpu|devices|ranks)|n_?gpu", re.IGNORECASE)
+_PROCESSES = re.compile(r"world_?size|\bworld\b|\bws\b|n_?proc|num_(proc|gpu|devices|ranks)|n_?gpu", re.IGNORECASE)
 # How programs call whether there are several processes.
 _DISTRIBUTED = re.compile(
     r"is_initialized|distributed|is_dist|is_multi|(^|_)ddp$|(^|_)(use|is)_(ddp|fsdp|dist)", re.IGNORECASE

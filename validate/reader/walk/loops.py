@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 from ...events import BatchesDrawn
 from ...records import record
+from ..nodes import last_name, parents
 from ..values import Elements, External, Items, Obj, StateData, Sym, Tensors, Tuple, Union, Value, What, members, union
 from .core import Walk
 
@@ -24,6 +27,38 @@ class Iteration:
     values: list[Value]
     exact: bool
     collection: bool = False
+
+
+def left_after(walk: Walk, node: ast.AST) -> bool:
+    """Whether the loop around a call is left once it is done, wherever in it the call is made."""
+    for frame in reversed(walk.frames):
+        above = parents(frame.file.tree)
+        inner, left = node, False
+        while (outer := above.get(inner)) is not None and not isinstance(outer, _FUNCTIONS):
+            left = left or any(map(_leaves, _after(outer, inner)))
+            if isinstance(outer, ast.For | ast.While | ast.AsyncFor):
+                return left
+            inner = outer
+        if frame.scope not in walk.called_at:
+            return False
+        node = walk.called_at[frame.scope]
+    return False
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def _after(outer: ast.AST, inner: ast.AST) -> list[ast.stmt]:
+    """The statements that run after `inner` in the same body."""
+    bodies = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
+    return next((body[body.index(inner) + 1 :] for body in bodies if isinstance(body, list) and inner in body), [])
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Break | ast.Return | ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit")
 
 
 def iterate(walk: Walk, value: Value) -> Iteration:
