@@ -176,8 +176,8 @@ class EpochNeverSet(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         told = list(trace.of(EpochSet))
         for sampler in trace.of(SamplerBuilt):
-            if sampler.shuffles is not True or trace.escaped(sampler.sampler):
-                continue
+            if sampler.shuffles is not True or trace.escaped(sampler.sampler) or sampler.when.loop:
+                continue  # one that is made anew for each epoch may have a seed for each
             for built in trace.after(sampler, LoaderBuilt):
                 if built.sampler != sampler.sampler or trace.escaped(built.loader):
                     continue

@@ -434,10 +434,17 @@ def _torch_save(call: Call) -> Value:
         saved = tuple(e for _, v in members(value) for e in _entries_of_one(call, "", v, False, 0))
     if saved is None and isinstance(value, Tensors):
         saved = tuple(_entries_of_one(call, "", value, False, 0))
-    by_rank = ranked(call.get(1, "f"))
+    by_rank = _is_of_rank(walk, call.get(1, "f"))
     target = target if isinstance(target, str) else None
     walk.emit(TorchSaved, call.node, target=target, entries=saved, by_rank=by_rank)
     return NONE
+
+
+def _is_of_rank(walk: Walk, file: Value | None) -> bool:
+    """Whether each rank writes to another place, or into its own memory, from where it may go to one."""
+    if isinstance(file, Obj) and (walk.fact(file, "of rank") or file.cls == External("io.BytesIO")):
+        return True
+    return ranked(file)
 
 
 def _is_model(walk: Walk, value: Value) -> bool:

@@ -7,14 +7,14 @@ import re
 
 from ...events import EpochSet, LoaderBuilt, SamplerBuilt, Seeded
 from ..nodes import nodes
-from ..values import NONE, Class, Const, External, Obj, Value, What, members
+from ..values import NONE, Bound, Class, Const, External, Function, Obj, Partial, Value, What, members
 from ..walk import unequal
 from ..walk.beginnings import seeded
 from ..walk.calls import Call, call_library, callbacks, find_method
 from ..walk.classes import lineage
 from ..walk.conditions import is_alone
 from ..walk.core import Walk
-from ..walk.division import of_rank, sounds_divided, within_machine
+from ..walk.division import differs, of_rank, sounds_divided, within_machine
 from ..walk.escapes import attributes
 from ..walk.loops import LOADERS
 from .table import anything, api
@@ -91,6 +91,7 @@ def _loader(call: Call) -> Value:
     given = [v for v in (call.get(3, "sampler"), call.get(4, "batch_sampler")) if v is not None and v != NONE]
     samplers = [v for value in given for _, v in members(value) if isinstance(v, Obj) and v.cls == _SAMPLER]
     divided = bool(given) or call.open or is_alone(walk) or _is_divided(walk, call.get(0, "dataset"))
+    divided = divided or any(_speaks_of_ranks(walk, value) for value in call.kwargs.values())
     walk.emit(
         LoaderBuilt,
         call.node,
@@ -139,8 +140,19 @@ def _is_divided(walk: Walk, dataset: Value | None) -> bool:
         classes, _ = lineage(dataset.cls)
         names = {n for c in classes if isinstance(c, Class) for n in _identifiers(c.node)}
         samples = names & {"__getitem__", "__iter__", "__getitems__"}
-        return not samples or sounds_divided(names) or any(of_rank(v) for v in attributes(walk, dataset))
+        return not samples or sounds_divided(names) or any(differs(walk, v) for v in attributes(walk, dataset))
     return not walk.fact(_whole_of(dataset), "whole")
+
+
+def _speaks_of_ranks(walk: Walk, value: Value) -> bool:
+    """Whether a function that a loader is given, as to collate samples or to seed its workers, speaks of ranks."""
+    if isinstance(value, Obj) and isinstance(value.cls, Class):
+        return any(differs(walk, v) for v in attributes(walk, value))
+    function = value.function if isinstance(value, Bound | Partial) else value
+    return isinstance(function, Function) and any(_RANKS.search(name) for name in _identifiers(function.node))
+
+
+_RANKS = re.compile(r"rank|world", re.IGNORECASE)
 
 
 def _rewinds(call: Call, samplers: list[Value]) -> bool:
@@ -193,7 +205,7 @@ def _tensors(call: Call) -> Value:
     walk = call.walk
     dataset = walk.unknown(External(call.name))
     given = call.everything()
-    if not call.open and not any(map(of_rank, given)):
+    if not call.open and not any(differs(walk, v) for v in given):
         walk.establish(dataset, "whole")
     # What is not known to be something else may well have been made at random.
     names = [v.cls.name if isinstance(v, Obj) and isinstance(v.cls, External) else "random" for v in given]

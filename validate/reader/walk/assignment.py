@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ...events import EpochSet
 from ..values import (
     Class,
     Const,
@@ -27,6 +28,7 @@ from .escapes import escape_one
 from .loops import Iteration
 from .structure import attach
 
+_SAMPLER = External("torch.utils.data.DistributedSampler")
 _CONTAINER_LIMIT = 24  # elements that are kept of a list that grows
 
 
@@ -109,6 +111,8 @@ def set_attribute(walk: Walk, receiver: Value, name: str, value: Value, node: as
         walk.store.set((outer.id, "." + name), new)
         if name == "requires_grad" and isinstance(value, Const) and value.value is False:
             walk.establish(outer, "frozen")
+        if name == "epoch" and outer.cls == _SAMPLER:
+            walk.emit(EpochSet, node, of=walk.ref(outer))
         if walk.what(outer) is What.SCHEDULER and outer != walk.frame.receiver:
             walk.escape(node, outer)  # the program sets its count, or replaces what it does
         is_module = walk.what(outer) is What.MODULE

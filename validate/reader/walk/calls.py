@@ -679,7 +679,7 @@ def call_library(call: Call, name: str) -> Value:
     if name.startswith("torch.") and any(isinstance(v, Tensors) for v in values):
         return walk.sym()
     made = walk.unknown(External(name))
-    if name.startswith(_MAKE_DATASETS) and not call.open and not any(map(division.of_rank, values)):
+    if name.startswith(_MAKE_DATASETS) and not call.open and not any(division.differs(walk, v) for v in values):
         walk.establish(made, "whole")  # each rank has all of it
         if call.constant(None, "streaming") is not False and call.get(None, "streaming") is not None:
             walk.establish(made, "streamed")
@@ -693,7 +693,7 @@ def call_library(call: Call, name: str) -> Value:
 
 def _made_of(walk: Walk, call: Call, made: Obj) -> Obj:
     """What a call gives that is not followed; one that is given something of the rank may give each rank its own."""
-    if any(ranked(v) for v in call.everything()):
+    if any(ranked(v) or division.differs(walk, v) for v in call.everything()):
         walk.establish(made, "of rank")
     return made
 

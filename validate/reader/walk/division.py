@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...events import DividedByRank
-from ..values import Sym, Tuple, Union, Value, single
+from ..values import Obj, Sym, Tuple, Union, Value, single
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -30,6 +30,12 @@ def of_rank(value: Value) -> bool:
     if isinstance(value, Union):
         return any(of_rank(v) for _, v in value.members)
     return (isinstance(value, Sym) and value.rank) or (isinstance(value, Tuple) and any(map(of_rank, value.items)))
+
+
+def differs(walk: Walk, value: Value) -> bool:
+    """Whether a value differs from rank to rank, or is what a library made of one that does."""
+    of_what_does = isinstance(value, Obj) and any(walk.fact(outer, "of rank") for outer in value.found_in())
+    return of_what_does or of_rank(value)
 
 
 def within_machine(walk: Walk, value: Value) -> bool:
