@@ -11,6 +11,7 @@ from pytorch_fsdp2_dcp.validate.events import (
     Materialised,
     MeshCreated,
     ModuleBuilt,
+    OptimizerBuilt,
     Origin,
     Parallelised,
     Ref,
@@ -33,10 +34,12 @@ def call(unset: Unset | None = None, on_meta: bool = False) -> Step:
 
 
 def test_a_model_is_called_on_the_meta_device() -> None:
-    assert found(BUILT, call(on_meta=True)) == [("FS301", 2)]
-    (finding,) = judge([trace(BUILT, call(on_meta=True))])
+    trained = does(OptimizerBuilt, optimizer=OTHER, cls="AdamW", modules=(MODEL,))
+    assert found(BUILT, call(on_meta=True), trained) == [("FS301", 2)]
+    (finding,) = judge([trace(BUILT, call(on_meta=True), trained)])
     assert [(place.line, word) for place, word in finding.related] == [(1, "built on the meta device here")]
-    assert found(BUILT, does(Escaped, of=MODEL), call(on_meta=True)) == []
+    assert found(BUILT, does(Escaped, of=MODEL), call(on_meta=True), trained) == []
+    assert found(BUILT, call(on_meta=True)) == []  # for its shapes
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from ..events import (
     Materialised,
     MeshCreated,
     ModuleBuilt,
+    OptimizerBuilt,
     Parallelised,
+    Ref,
     Seeded,
     Sharded,
     StateApplied,
@@ -34,11 +36,20 @@ class MetaNeverMaterialised(Rule):
             built = next((b for b in trace.of(ModuleBuilt) if b.module == entered.module), None)
             if not entered.on_meta or trace.escaped(entered.module):
                 continue
+            if not entered.sharded and not self._is_meant_to_work(trace, entered.module):
+                continue  # it is asked for shapes
             message = (
                 f"`{name}` is called while its parameters are on the meta device, where they have no values, so the "
                 f"call raises. After sharding, call {name}.to_empty(device=...), then initialise or load all of it."
             )
             yield self.finding(entered, message, (built, "built on the meta device here"))
+
+    def _is_meant_to_work(self, trace: Trace, module: Ref) -> bool:
+        """Whether something is done to the module that is of no use for the mere shapes of its outputs."""
+        given = {m for built in trace.of(OptimizerBuilt) for m in built.modules}
+        done = {e.module for e in trace.of(Sharded)} | {e.module for e in trace.of(Materialised)}
+        done |= {e.module for e in trace.of(Parallelised)} | {m for e in trace.of(StateApplied) for m in e.to}
+        return any(trace.related(module, other) for other in given | done)
 
 
 class MaterialisedNeverInitialised(Rule):

@@ -14,7 +14,7 @@ from ..walk.calls import Call, call_library, callbacks, find_method
 from ..walk.classes import lineage
 from ..walk.conditions import is_alone
 from ..walk.core import Walk
-from ..walk.division import differs, of_rank, sounds_divided, within_machine
+from ..walk.division import differs, of_rank, on_one_machine, sounds_divided, within_machine
 from ..walk.escapes import attributes
 from ..walk.loops import LOADERS
 from .table import anything, api
@@ -52,7 +52,10 @@ def _sampler(call: Call) -> Value:
         everyone=True if rank_is_global and size_is_global and not call.open else None,
         shuffles=_said(call, call.get(3, "shuffle"), True),
         per_rank=_differs(walk, call.get(4, "seed")) or None,
-        by_local_rank=(rank := call.get(2, "rank")) is not None and within_machine(walk, rank),
+        by_local_rank=(rank := call.get(2, "rank")) is not None
+        and within_machine(walk, rank)
+        and not _is_of_machine(call)
+        and not any(map(on_one_machine, walk.files())),
     )
     return sampler
 
@@ -74,6 +77,13 @@ def _is_global(walk: Walk, value: Value | None, getter: str, variable: str) -> b
         walk.sym("rank", Const(variable), rank=True),
         walk.sym("item", environment, Const(variable)),
     )
+
+
+def _is_of_machine(call: Call) -> bool:
+    """Whether the samples are divided among the ranks of a machine, which may have some of its own."""
+    keywords = call.node.keywords if isinstance(call.node, ast.Call) else []
+    written = [ast.unparse(keyword.value) for keyword in keywords if keyword.arg == "num_replicas"]
+    return any("local" in text.lower() or "per_node" in text for text in written)
 
 
 def _said(call: Call, value: Value | None, otherwise: bool) -> bool | None:

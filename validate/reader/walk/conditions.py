@@ -36,6 +36,7 @@ from ..values import (
 from . import made
 from .classes import lineage
 from .core import Walk
+from .division import on_one_machine
 
 _PROCESSES = re.compile(r"world_?size|\bworld\b|\bws\b|n_?proc|num_(proc|gpu|devices|ranks)|n_?gpu", re.IGNORECASE)
 # How programs call whether there are several processes.
@@ -249,6 +250,8 @@ def _steps(walk: Walk, value: Value, tag: tuple[str, ...], node: ast.expr) -> tu
     about = walk.about(value) if walk.asks else None
     if about == "clock" and tag == ("none",) and not any(s.question for path, _ in members(value) for s in path):
         about = None  # whether the clock was read does not depend on what it said
+    if about == "files" and any(map(on_one_machine, walk.files())):
+        about = None  # all ranks see the same ones
     question = Question(ast.unparse(node), about, walk.at(node)) if about is not None else None
     if rank:
         walk.asked_at[condition] = walk.at(node)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...events import DividedByRank
+from ..nodes import last_name, nodes
 from ..values import Obj, Sym, Tuple, Union, Value, single
 
 if TYPE_CHECKING:
@@ -58,6 +60,19 @@ def within_machine(walk: Walk, value: Value) -> bool:
         else:
             todo += [part for part in parts if isinstance(part, Value)]
     return local
+
+
+@functools.lru_cache(maxsize=512)
+def on_one_machine(tree: ast.Module) -> bool:
+    """Whether a file starts the ranks itself, on its own machine, or asks for as many as that has devices."""
+    parts = nodes(tree)
+    starts = any(isinstance(n, ast.Call) and last_name(n.func) in ("spawn", "start_processes") for n in parts)
+    here = any(isinstance(n, ast.Constant) and n.value in ("localhost", "127.0.0.1") for n in parts)
+    asks = (n for n in parts if isinstance(n, ast.Assert))
+    return (starts and here) or any(_WORLD.search(ast.unparse(n.test)) for n in asks)
+
+
+_WORLD = re.compile(r"world_size.*(device_count|LOCAL_WORLD_SIZE|== n\b)")
 
 
 def cuts(node: ast.expr) -> bool:

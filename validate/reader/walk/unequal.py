@@ -17,7 +17,7 @@ from ..nodes import inside, last_name, nodes
 from ..values import NONE, Const, External, Obj, Sym, Value, What, identity, members, ranked
 from .core import Walk
 
-_RANKS = re.compile(r"world|replica|ranks|dp_|_dp|num_proc|num_shards|gpus|\bsize\b", re.IGNORECASE)
+_RANKS = re.compile(r"world|replica|ranks|\bws\b|dp_|_dp|num_proc|num_shards|gpus|\bsize\b", re.IGNORECASE)
 _BATCH = re.compile(r"batch|accum", re.IGNORECASE)
 # What shows that a program sees to equal lengths, or that it does not go by them.
 _AGREES = {"MIN", "MAX", "Join", "cycle"}
@@ -119,6 +119,11 @@ def _is_left(loop: ast.For | ast.AsyncFor) -> bool:
     return False
 
 
+def _products(tree: ast.Module) -> set[str]:
+    """The products that a file writes: `len(batches) // ranks * ranks` is a multiple of the number of ranks."""
+    return {ast.unparse(n) for n in nodes(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)}
+
+
 @functools.lru_cache(maxsize=512)
 def _sees_to_it(tree: ast.Module) -> bool:
     """Whether a file may make parts equal: it reckons with the number of ranks, or agrees with them on a length."""
@@ -134,6 +139,16 @@ def _sees_to_it(tree: ast.Module) -> bool:
             whole = node.left if isinstance(node, ast.BinOp) else node.target
             if _RANKS.search(ast.unparse(by)) and not _BATCH.search(ast.unparse(whole)) and id(node) not in turns:
                 return True
-        elif last_name(node) in _AGREES:
+            if _RANKS.search(ast.unparse(by)) and f"{ast.unparse(node)} * {ast.unparse(by)}" in _products(tree):
+                return True
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            padded = node.left if isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Mult) else None
+            if padded is not None and "len(" in ast.unparse(node.right) and _RANKS.search(ast.unparse(padded)):
+                return True
+        elif last_name(node) in _AGREES or (
+            isinstance(node, ast.Call)
+            and last_name(node.func).startswith("all_gather")
+            and any("len(" in ast.unparse(arg) for arg in node.args)
+        ):
             return True
     return False
