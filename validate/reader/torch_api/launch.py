@@ -308,7 +308,7 @@ def _started(path: Path) -> frozenset[int]:
         return frozenset()
 
 
-_STARTED = re.compile(rb"(?:nproc[-_]per[-_]node|--nproc|num[-_]processes)[ =]+(\d+)")
+_STARTED = re.compile(rb"(?:nproc[-_]per[-_]node|--nproc|num[-_]processes)[\"',= ]+(\d+)")
 
 
 @functools.lru_cache(maxsize=512)
@@ -317,7 +317,9 @@ def _asks_for_ranks(tree: ast.Module) -> bool:
     for node in nodes(tree):
         if isinstance(node, ast.Compare) and _NUMBER_OF_RANKS.search(ast.unparse(node)):
             return True
-        if isinstance(node, ast.Call) and last_name(node.func) in ("spawn", "start_processes"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("spawn", "start_processes", "Process"):
+            return True
+        if isinstance(node, ast.Assign) and any("'WORLD_SIZE'" in ast.unparse(target) for target in node.targets):
             return True
     return False
 

@@ -50,6 +50,7 @@ from ..values import (
 from .devices import chosen_out_of_sight
 from .pairing import Pairing, Pending, Unseen
 
+_WAYS = 8  # on which a fact was established: of more, any will do
 STATEMENT_LIMIT = 20_000  # statements walked for one program, the functions that are read alone included
 FAR_STATEMENT_LIMIT = 1_500  # of them, those of modules that are found from the root of the project alone
 FAR_ALONE_LIMIT = 200  # the same for one function that is read alone
@@ -202,6 +203,7 @@ class Walk:
         self.asks = True  # whether the conditions that are met are questions, on whose answers the ranks must agree
         self.tests: dict[int, tuple[ast.expr, ast.Module]] = {}
         self.asked_at: dict[int, Location] = {}  # where such a condition is that asks for the rank
+        self.ways: dict[tuple[int, str], list[Path]] = {}  # the branches on which a fact of an object was established
         self.turned: dict[int, bool] = {}  # whether such a condition holds as it is written where it does not
         self.trying: list[ast.Try] = []
         self.failures: set[int] = set()  # conditions under which a handler is entered
@@ -411,12 +413,18 @@ class Walk:
 
     def fact(self, obj: Obj, name: str) -> bool:
         """Whether a fact was established of the object on some way to here."""
-        return self.store.get((obj.id, "%" + name)) is not None
+        if self.store.get((obj.id, "%" + name)) is None:
+            return False
+        ways = self.ways.get((obj.id, name), ())
+        return not ways or len(ways) > _WAYS or any(map(self.consistent, ways))
 
     def establish(self, obj: Obj, name: str) -> None:
         """Establish a fact of an object."""
         self.store.set((obj.id, "%" + name), Const(True))
         self.established.setdefault(name, set()).add(obj.id)
+        ways = self.ways.setdefault((obj.id, name), [])
+        if len(ways) <= _WAYS:
+            ways.append(self.path)
 
     def having(self, name: str) -> list[Obj]:
         """The modules of which a fact was established on some way to here."""

@@ -26,6 +26,8 @@ def assigned(walk: Walk, outer: Obj, name: str, value: Value, node: ast.AST) -> 
             for end in (outer, owner):
                 walk.establish(end, "tied")
             walk.emit(Tied, node, module=walk.ref(outer), name=name, to=walk.ref(owner))
+    if walk.ties and walk.fact(outer, "tied") and not any(_owner(walk, name, v) for _, v in members(value)):
+        walk.escape(node, outer)  # perhaps it was this parameter that was tied
     for _, v in members(value):
         if isinstance(v, Obj) and v.cls == PARAMETER and walk.store.get((v.id, "%owner")) is None:
             walk.store.set((v.id, "%owner"), outer)
