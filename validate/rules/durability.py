@@ -35,7 +35,7 @@ class PublishedCheckpointOverwritten(Rule):
 
     def _is_lost(self, trace: Trace, earlier: Event, saved: Event) -> bool:
         """Whether an earlier state of training is still there for this save to write over."""
-        if saved.at == earlier.at and getattr(saved, "once", False):
+        if saved.at == earlier.at and isinstance(saved, Saved | AsyncSaved) and saved.once:
             return False
         trained = any(trace.between(earlier, saved, Stepped))
         return trained and not any(trace.between(earlier, saved, FilesMoved))

@@ -31,7 +31,6 @@ from ..values import (
     Value,
     What,
     members,
-    ranked,
     single,
     union,
     without_ranks,
@@ -693,7 +692,7 @@ def call_library(call: Call, name: str) -> Value:
 
 def _made_of(walk: Walk, call: Call, made: Obj) -> Obj:
     """What a call gives that is not followed; one that is given something of the rank may give each rank its own."""
-    if any(ranked(v) or division.differs(walk, v) for v in call.everything()):
+    if any(division.differs(walk, v) for v in call.everything()):
         walk.establish(made, "of rank")
     return made
 

@@ -119,9 +119,10 @@ def _is_left(loop: ast.For | ast.AsyncFor) -> bool:
     return False
 
 
-def _products(tree: ast.Module) -> set[str]:
+@functools.lru_cache(maxsize=512)
+def _products(tree: ast.Module) -> frozenset[str]:
     """The products that a file writes: `len(batches) // ranks * ranks` is a multiple of the number of ranks."""
-    return {ast.unparse(n) for n in nodes(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult)}
+    return frozenset(ast.unparse(n) for n in nodes(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult))
 
 
 @functools.lru_cache(maxsize=512)
