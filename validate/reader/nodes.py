@@ -24,10 +24,26 @@ def nodes(tree: ast.AST) -> list[ast.AST]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=512)  # as many as the trees that are kept
 def parents(tree: ast.AST) -> dict[ast.AST, ast.AST]:
     """The node that each one below a tree is right below."""
     return {inner: outer for outer in nodes(tree) for inner in inside(outer)}
+
+
+def around(outer: ast.AST, inner: ast.AST) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements of the body that a statement is in which run before it, and those that run after it."""
+    for name in ("body", "orelse", "finalbody"):
+        body = getattr(outer, name, None)
+        if isinstance(body, list) and inner in body:
+            at = body.index(inner)
+            return body[:at], body[at + 1 :]
+    return [], []
+
+
+def is_exit(statement: ast.AST) -> bool:
+    """Whether a statement is a call that ends the program: `sys.exit()`."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "quit")
 
 
 def inside(node: ast.AST) -> list[ast.AST]:

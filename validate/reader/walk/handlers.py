@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...api import table
-from ..nodes import last_name, nodes
+from ..nodes import is_exit, last_name, nodes
 from .core import Walk
 
 # A failure of DCP is a CheckpointException, which derives from BaseException.
@@ -14,7 +14,6 @@ _OF_DCP = {"BaseException", "CheckpointException"}
 _MEANT = {"Exception", "RuntimeError", "OSError", "IOError", "FileNotFoundError", "KeyError", "ValueError", "EOFError"}
 _MEANT_BY_ALL = {"Exception", "RuntimeError"}  # where other calls may be what fails
 _ENDS = {"exit", "_exit", "abort", "fail", "fatal", "die"}
-_EXITS = {"exit", "_exit", "quit"}
 
 
 def catches_failure(handler: ast.ExceptHandler) -> bool:
@@ -40,8 +39,7 @@ def is_failure(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Raise):
         exits = isinstance(statement.exc, ast.Call) and last_name(statement.exc.func) == "SystemExit"
         return not exits or tells_failure(statement.exc)
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and last_name(call.func) in _EXITS and tells_failure(call)
+    return isinstance(statement, ast.Expr) and is_exit(statement) and tells_failure(statement.value)
 
 
 def tells_failure(call: ast.AST | None) -> bool:

@@ -6,7 +6,7 @@ import ast
 
 from ...events import BatchesDrawn
 from ...records import record
-from ..nodes import last_name, parents
+from ..nodes import around, is_exit, parents
 from ..values import Elements, External, Items, Obj, StateData, Sym, Tensors, Tuple, Union, Value, What, members, union
 from .core import Walk
 
@@ -35,7 +35,8 @@ def left_after(walk: Walk, node: ast.AST) -> bool:
         above = parents(frame.file.tree)
         inner, left = node, False
         while (outer := above.get(inner)) is not None and not isinstance(outer, _FUNCTIONS):
-            left = left or any(map(_leaves, _after(outer, inner)))
+            _, after = around(outer, inner)
+            left = left or any(isinstance(s, ast.Break | ast.Return | ast.Raise) or is_exit(s) for s in after)
             if isinstance(outer, ast.For | ast.While | ast.AsyncFor):
                 return left
             inner = outer
@@ -46,19 +47,6 @@ def left_after(walk: Walk, node: ast.AST) -> bool:
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
-def _after(outer: ast.AST, inner: ast.AST) -> list[ast.stmt]:
-    """The statements that run after `inner` in the same body."""
-    bodies = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
-    return next((body[body.index(inner) + 1 :] for body in bodies if isinstance(body, list) and inner in body), [])
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Break | ast.Return | ast.Raise):
-        return True
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit")
 
 
 def iterate(walk: Walk, value: Value) -> Iteration:

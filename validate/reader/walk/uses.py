@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...api import table
 from ...api.paths import OLD_PATHS
 from ...events import OldPathUsed, TorchApiUsed
-from ..nodes import inside, last_name, nodes
+from ..nodes import around, inside, is_exit, last_name, nodes, parents
 from ..values import Class, External, Obj, Value, What
 from .classes import lineage
 from .core import Walk
@@ -69,7 +69,7 @@ def imported_from(walk: Walk, node: ast.ImportFrom) -> None:
     if not all(known and all(known.values()) for known in everywhere):
         return  # some of it is private there too, or not in every release
     facts = _facts(walk.frame.file.tree)
-    if not (_is_asked(walk, facts, node) or _is_caught(walk, True) or _is_fallback(facts, node)):
+    if not (_is_asked(walk, facts, node) or _is_caught(walk, True) or _is_fallback(walk, node)):
         walk.api_uses.add((node, path, None))
         walk.emit(OldPathUsed, node, path=path, public=public, names=names)
 
@@ -214,13 +214,12 @@ def _fails(walk: Walk, value: Value, name: str) -> bool:
 class _Facts:
     """What a file shows of its doubts about torch.
 
-    `parents` of each node; `modules`: the names that it gives modules of torch's where it imports them; `asking`:
+    `modules`: the names that it gives modules of torch's where it imports them; `asking`:
     variables and functions that tell whether torch has something; `strings`: names that it asks for, sets or takes away
     by name; `stored`: attributes that it sets; `defined`: functions and classes; `extended`: it imports a library that
     adds names to torch's own modules; `asks`: what was found of some pieces.
     """
 
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
     asking: set[str] = field(default_factory=set)
     strings: set[str] = field(default_factory=set)
@@ -253,8 +252,8 @@ def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
     """Whether a condition on the way to here, or around it, asks what torch has."""
     if any(_asks(test, _facts(tree)) for test, tree in walk.tests_on_the_way()):
         return True
-    inner = node
-    while (outer := facts.parents.get(inner)) is not None:
+    inner, above = node, parents(walk.frame.file.tree)
+    while (outer := above.get(inner)) is not None:
         if isinstance(outer, ast.If | ast.IfExp | ast.While | ast.Assert) and inner is not outer.test:
             if _asks(outer.test, facts):
                 return True
@@ -263,18 +262,10 @@ def _is_asked(walk: Walk, facts: _Facts, node: ast.AST) -> bool:
                 return True
         elif isinstance(outer, ast.With | ast.AsyncWith) and any(map(_suppresses, outer.items)):
             return True
-        if any(_leaves_unless(before, facts) for before in _before(outer, inner)):
+        if any(_leaves_unless(before, facts) for before in around(outer, inner)[0]):
             return True
         inner = outer
     return False
-
-
-def _before(outer: ast.AST, inner: ast.AST) -> Iterator[ast.stmt]:
-    """The statements that run before `inner` in the same body."""
-    for name in ("body", "orelse", "finalbody"):
-        body = getattr(outer, name, None)
-        if isinstance(body, list) and inner in body:
-            yield from body[: body.index(inner)]
 
 
 def _leaves_unless(statement: ast.stmt, facts: _Facts) -> bool:
@@ -283,14 +274,14 @@ def _leaves_unless(statement: ast.stmt, facts: _Facts) -> bool:
         return _asks(statement.test, facts)
     if isinstance(statement, ast.If) and _asks(statement.test, facts):
         ends = [body[-1] for body in (statement.body, statement.orelse) if body]
-        return any(isinstance(e, ast.Raise | ast.Return | ast.Continue | ast.Break) or _exits(e) for e in ends)
+        return any(isinstance(e, ast.Raise | ast.Return | ast.Continue | ast.Break) or _skips(e) for e in ends)
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and _asks(call.func, facts)
 
 
-def _exits(statement: ast.stmt) -> bool:
+def _skips(statement: ast.stmt) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "skip", "fail")
+    return is_exit(statement) or (isinstance(call, ast.Call) and last_name(call.func) in ("skip", "fail"))
 
 
 def _suppresses(item: ast.withitem) -> bool:
@@ -312,9 +303,10 @@ def _is_caught(walk: Walk, imported: bool) -> bool:
     return False
 
 
-def _is_fallback(facts: _Facts, node: ast.AST) -> bool:
+def _is_fallback(walk: Walk, node: ast.AST) -> bool:
     """Whether a handler holds this, for what failed before because torch lacks it."""
-    while (outer := facts.parents.get(node)) is not None:
+    above = parents(walk.frame.file.tree)
+    while (outer := above.get(node)) is not None:
         if isinstance(outer, ast.ExceptHandler):
             caught = _exception_names(outer.type) if outer.type is not None else _CATCH_ALL
             if caught & (_FORGIVING | _CATCH_ALL):
@@ -377,11 +369,8 @@ def _identifiers(node: ast.AST) -> Iterator[str]:
 def _facts(tree: ast.Module) -> _Facts:
     """What a file shows, looked at when there is something to ask of it."""
     facts = _Facts()
-    every: list[ast.AST] = [tree]
+    every = nodes(tree)
     for node in every:
-        inner = inside(node)
-        every += inner
-        facts.parents.update(dict.fromkeys(inner, node))
         facts.strings.update(_strings(node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             facts.defined.add(node.name)
