@@ -77,6 +77,72 @@ ENDS = {  # code, error, what is printed
 }
 
 
+SPAWNING = """
+import atexit, multiprocessing, os, signal, sys, threading, time
+from multiprocessing import shared_memory
+
+OPEN = sorted(os.listdir("/proc/self/fd"))
+
+def tell(queue, rank):
+    print("child", __name__, sys.argv, sys.path[0] == os.path.dirname(__file__))
+    print(os.environ["LATE"], "RANK" in os.environ, os.getcwd() == os.path.realpath("/tmp"), repr(sys.stdin.read()))
+    print(multiprocessing.parent_process().pid == rank)
+    print(multiprocessing.current_process().name, threading.current_thread() is threading.main_thread(), len(OPEN))
+    print([signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGCHLD)], signal.set_wakeup_fd(-1))
+    print("err", file=sys.stderr)
+    atexit.register(print, "child at exit")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("child's thread"))).start()
+    nested = multiprocessing.get_context("spawn").Process(target=leave, args=("exit",))
+    nested.start()
+    nested.join()
+    queue.put(("nested", nested.exitcode))
+
+def leave(how):
+    if how == "raise":
+        raise ValueError(how)
+    if how == "exit":
+        sys.exit(3)
+    if how == "_exit":
+        os._exit(4)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "close":
+        os.close(sys.stdout.fileno())
+    if how == "wait":
+        time.sleep(987)
+
+def add(number):
+    return number + 1
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    os.environ["LATE"] = "set by the script"
+    del os.environ["RANK"]
+    os.chdir("/tmp")
+    queue = context.Queue()
+    child = context.Process(target=tell, args=(queue, os.getpid()), name="teller", daemon=False)
+    child.start()
+    print(queue.get(), child.is_alive() in (True, False))
+    child.join()
+    print(child.exitcode, flush=True)
+    for how in ("raise", "exit", "_exit", "kill", "close"):
+        child = context.Process(target=leave, args=(how,))
+        child.start()
+        child.join()
+        print(how, child.exitcode, child.is_alive())
+    waiting = [context.Process(target=leave, args=("wait",), daemon=True) for _ in range(3)]
+    for child in waiting:
+        child.start()
+    print([child.join(timeout=0.01) for child in waiting], [child.exitcode for child in waiting])
+    waiting[0].terminate()
+    waiting[1].kill()
+    for child in waiting[:2]:
+        child.join()
+    print([child.exitcode for child in waiting], len(multiprocessing.active_children()))
+    with context.Pool(2) as pool:
+        print(pool.map(add, range(5)))
+"""
+
 FAST = ("raising", "exit code", "os._exit")
 
 
@@ -124,6 +190,33 @@ def test_both_launchers_give_the_same_ends_the_same_output_and_the_same_events(c
     )
     assert told(warm) == told(plain)
     assert happened(warm) == happened(plain)
+
+
+@pytest.mark.slow
+def test_what_a_rank_spawns_is_the_same_under_both_launchers(tmp_path: Path) -> None:
+    """Although the warm one forks it where torch is imported: its surroundings, its end, and what is seen of that."""
+    warm, plain = (run_script(tmp_path, SPAWNING, prepared=False, nproc=1, using=name) for name in ("warm", "torchrun"))
+    assert warm.succeeded, warm.ends[0].output
+    assert told(warm) == told(plain)
+    assert "close 0 False" in warm.ends[0].output
+    assert "[-15, -9, None] 1\n[1, 2, 3, 4, 5]" in warm.ends[0].output
+
+
+def test_torch_is_imported_already_in_what_a_rank_spawns(tmp_path: Path) -> None:
+    script = """
+        import multiprocessing, sys
+
+        def work():
+            sys.exit(7 if "torch" in sys.modules else 8)
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("spawn").Process(target=work)
+            child.start()
+            child.join()
+            sys.exit(child.exitcode)
+    """
+    (end,) = run_script(tmp_path, script, prepared=False, nproc=1).ends
+    assert end.code == 7
 
 
 HANG = """

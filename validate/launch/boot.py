@@ -38,6 +38,6 @@ if __name__ == "__main__":
     package = _register()
     if sys.argv[1] == "rank":
         rank = importlib.import_module(f"{package}.validate.launch.rank")
-        rank.leave(rank.shepherd(Path(sys.argv[2]), forward=False))
+        rank.leave(rank.shepherd(Path(sys.argv[2]), warm=False))
     else:
         importlib.import_module(f"{package}.validate.launch.server").serve()

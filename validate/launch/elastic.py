@@ -49,6 +49,6 @@ def _rank(settings_path: str, counted_by_nvml: str | None) -> None:
         del os.environ[CUDA_COUNT_BY_NVML]
     else:
         os.environ[CUDA_COUNT_BY_NVML] = counted_by_nvml
-    code = shepherd(Path(settings_path), forward=True)
+    code = shepherd(Path(settings_path), warm=True)
     if code != 0:
         leave(code)

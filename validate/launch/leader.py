@@ -80,5 +80,14 @@ def redirect(log: Path) -> None:
     os.close(out)
 
 
-def _unbuffered(fd: int) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), encoding="utf-8", write_through=True)
+def own_streams() -> None:
+    """Make `sys.stdin` and the like anew of the first three files, unbuffered as under torchrun."""
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = _unbuffered(number, "backslashreplace" if name == "stderr" else "strict")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _unbuffered(fd: int, errors: str = "strict") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), encoding="utf-8", errors=errors, write_through=True)

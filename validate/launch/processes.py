@@ -50,6 +50,11 @@ def descendants(pid: int) -> list[int]:
     return [p for p in found if p not in zombies]
 
 
+def parent(pid: int) -> int:
+    """The pid of a living process's parent, or of a zombie's. Raises OSError where there is no such process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def kill_descendants(pid: int) -> None:
     """Kill every process below `pid`, however fast they fork; `pid` must adopt orphans and be alive."""
     while below := descendants(pid):

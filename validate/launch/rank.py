@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import sys
 import threading
 import types
@@ -21,9 +22,10 @@ from multiprocessing import process
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .leader import redirect
+from .leader import own_streams, redirect
 from .places import Settings, write_whole
 from .processes import die_with_parent
+from .spawned import Nursery, Spawner
 
 STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a rank for its stacks; a real-time signal that no library is known to use
 OWN_CODE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -33,27 +35,32 @@ SOCKETS_LIMIT = 80  # characters of their folder's path; with a name in it, a so
 ERROR_LIMIT = 500  # characters kept of the message of the exception that ends a rank
 
 
-def shepherd(settings_path: Path, forward: bool) -> int:
+def shepherd(settings_path: Path, warm: bool) -> int:
     """Fork the rank, wait for it, note its exit status for the launcher and return it (negative for a signal).
 
     A process cannot write down how a signal ended it, and torchrun does not say of each rank, so its parent must.
-    `forward` passes SIGTERM on to the rank; under torchrun the whole process group gets it anyway.
+    A `warm` shepherd, which has torch imported, forks what the rank spawns too, and passes SIGTERM on to the rank;
+    under torchrun the whole process group gets it anyway.
     """
     die_with_parent()
     settings = Settings.read(settings_path)
     rank = int(os.environ["RANK"])
+    ours, of_rank = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _become(settings, rank)
+        ours.close()
+        _become(settings, rank, Spawner(of_rank) if warm else None)
+    of_rank.close()
 
     def pass_on(signum: int, _frame: object) -> None:
-        if forward:
+        if warm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
 
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, pass_on)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = Nursery(ours, _forget_parents, _end).tend(pid) if warm else os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
     write_whole(settings.places.ended(rank), str(code))
     return code
 
@@ -68,20 +75,23 @@ def leave(code: int) -> NoReturn:
     os._exit(max(code, 0))
 
 
-def _become(settings: Settings, rank: int) -> NoReturn:
+def _become(settings: Settings, rank: int, spawner: Spawner | None) -> NoReturn:
     """Turn this fork into a process that looks freshly started, and run the script in it."""
     try:
         die_with_parent()
         _forget_parents()
         if len(os.fsencode(settings.places.sockets)) < SOCKETS_LIMIT:
             MAIN_PROCESS._config["tempdir"] = str(settings.places.sockets)  # type: ignore[attr-defined]
-        _own_streams(settings.places.log(rank))
+        redirect(settings.places.log(rank))
+        own_streams()
         os.chdir(settings.cwd)
         stack = os.open(settings.places.stack(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         from ..probe.install import install  # imports torch, which a shepherd has no need of
 
         observer = install(settings, rank)
         faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
+        if spawner is not None:
+            spawner.install()
         write_whole(settings.places.begun(rank), str(os.getpid()))
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -128,18 +138,6 @@ def _forget_parents() -> None:
         numpy_random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()
-
-
-def _own_streams(log: Path) -> None:
-    """Write stdout and stderr to one file, unbuffered as under torchrun, and read nothing from stdin."""
-    redirect(log)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")  # type: ignore[misc]
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        raw = io.FileIO(number, "w", closefd=False)
-        errors = "backslashreplace" if name == "stderr" else "strict"
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
 
 
 def _run(settings: Settings) -> tuple[int, str | None]:

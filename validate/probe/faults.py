@@ -19,7 +19,7 @@ from typing import Any
 
 from ..launch.job import Phase
 from ..launch.places import Settings, write_whole
-from ..launch.processes import descendants
+from ..launch.processes import descendants, parent
 
 HOLD_LIMIT = 15.0  # seconds that a save is held at most, for a loop that waits in a way that the probe does not see
 POLL = 0.005  # seconds
@@ -199,7 +199,8 @@ class Faults:
         victims = set[int]()
         for rank in ranks:
             pid = int(self._places.begun(rank).read_text())
-            victims |= {pid, *descendants(pid)}
+            with contextlib.suppress(OSError):  # it has gone
+                victims |= {pid, *descendants(parent(pid))}  # a shepherd has the rank below it, and what that spawned
         for pid in sorted(victims, key=lambda pid: pid == os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
