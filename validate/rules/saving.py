@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..events import (
+    AcceleratorUsed,
     AsyncSaved,
     Backward,
     Compiled,
     Form,
     ForwardEntered,
     GradientsCleared,
+    GroupInitialised,
     OptimizerBuilt,
     Saved,
+    Sharded,
     StateTaken,
     TorchSaved,
     Via,
@@ -160,7 +163,9 @@ class WrapperPrefixInKeys(Rule):
     clause = 7
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        saves: Iterator[Saved | AsyncSaved | TorchSaved] = trace.of(Saved, AsyncSaved, TorchSaved)
+        saves: list[Saved | AsyncSaved | TorchSaved] = [*trace.of(Saved, AsyncSaved)]
+        if any(trace.of(GroupInitialised, Sharded, AcceleratorUsed)):  # of a program of one process nothing is said
+            saves += trace.of(TorchSaved)
         for saved in saves:
             entry = next((e for e in saved.entries or () if e.prefix is not None), None)
             if entry is None:
