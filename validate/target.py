@@ -16,6 +16,7 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 _REQUIREMENT = re.compile(r"""^\s*["']?torch\s*(?:\[[^\]]*\])?\s*\(?\s*([~=<>!][^;"'#)]*)""", re.IGNORECASE)
 _POETRY = re.compile(r"""^\s*torch\s*=\s*(?:\{.*?version\s*=\s*)?["']([^"']*)["']""", re.MULTILINE)
 _LOCKED = re.compile(r"""^name = "torch"\nversion = "(\d+\.\d+)""", re.MULTILINE)
+_ASKED = re.compile(r"""["']torch["'\s\[(<>=!~;@]|^\s*torch\s*=""", re.MULTILINE)
 _INLINE = re.compile(r"^# /// script\n((?:#(?: .*)?\n)*?)# ///$", re.MULTILINE)
 
 
@@ -73,12 +74,17 @@ def _above(folder: str) -> Pin | None:
 
 
 def _in_folder(folder: Path) -> Pin | None:
-    """A lock tells what is installed; where there is none, the requirements tell what the project says it runs on."""
-    for name in LOCKS:
+    """A lock tells what is installed; where there is none, the requirements tell what the project says it runs on.
+
+    A torch that is locked only since something else needs it is not what the program is written for: a project that
+    does not ask for torch itself has its users install one, a nightly say.
+    """
+    project = _content(folder / "pyproject.toml")
+    for name in LOCKS if not project or _ASKED.search(project) else ():
         if found := _LOCKED.findall(_content(folder / name)):
             release = max(found, key=_number)
             return Pin(release, f"torch {release} is locked in {name}")
-    if (text := _content(folder / "pyproject.toml")) and (pin := _in_pyproject(text)) is not None:
+    if (pin := _in_pyproject(project)) is not None:
         return pin
     files = sorted(folder.glob("requirements*.txt"), key=lambda f: (len(f.name), f.name))
     return next((pin for f in files if (pin := _lowest_bounds(_content(f).splitlines(), f.name)) is not None), None)

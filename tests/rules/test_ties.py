@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from pytorch_fsdp2_dcp.validate.events import (
+    Backward,
     Choice,
     Escaped,
     ForwardEntered,
+    GroupDestroyed,
     Materialised,
     OptimizerBuilt,
     Parallelised,
@@ -48,6 +50,7 @@ def test_a_tie_is_lost_where_each_module_gets_parameters_of_its_own() -> None:
     assert found(TIED, assigns(), ROOT, CALL) == [("FS305", 2)]
     assert found(TIED, split(HEAD, EMBED), ROOT, CALL) == [("FS305", 2)]
     assert found(TIED, split(EMBED), ROOT, CALL) == [("FS305", 2)]
+    assert found(TIED, EMPTIED, CALL, does(Backward), does(GroupDestroyed)) == [("FS305", 2)]
     (finding,) = judge([trace(TIED, EMPTIED, CALL, holders=TIES)])
     assert "`model.head.weight`" in finding.message
     assert "`model.embed`" in finding.message
@@ -58,6 +61,7 @@ def test_a_tie_is_lost_where_each_module_gets_parameters_of_its_own() -> None:
     "steps",
     [
         (TIED, ROOT, EMPTIED, CALL),
+        (TIED, EMPTIED, BUILT, CALL, does(GroupDestroyed)),  # nothing is trained before the end
         (TIED, EMPTIED, TIED, CALL),
         (TIED, EMPTIED, does(Tied, module=EMBED, name="weight", to=HEAD), CALL),
         (TIED, EMPTIED, does(Tied, module=MODEL), CALL),

@@ -37,6 +37,25 @@ def test_a_project_pins_it(tmp_path: Path, file: str, text: str, release: str | 
     assert pin is None or file in pin.said
 
 
+@pytest.mark.parametrize(
+    ("project", "release"),
+    [
+        ('[project]\ndependencies = ["torchdata>=0.8", "pytorch-lightning"]\n', None),
+        ('[project]\ndependencies = ["torchdata", "torch"]\n', "2.9"),
+        ("[project]\ndependencies = ['torch[opt]>=2.6']\n", "2.9"),
+        ('[project]\nname = "x"\n[tool.uv.sources]\ntorch = { index = "nightly" }\n', "2.9"),
+    ],
+)
+def test_a_torch_that_only_something_else_needs_is_not_what_the_project_is_written_for(
+    tmp_path: Path, project: str, release: str | None
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pyproject.toml").write_text(project)
+    (tmp_path / "uv.lock").write_text('name = "torch"\nversion = "2.9.1"\n')
+    pin = Target(tmp_path / "train.py", "").pin
+    assert (pin.release if pin else None) == release
+
+
 def test_the_nearest_folder_wins_and_a_lock_over_the_requirements_beside_it(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch>=2.6\n")
     (inner := tmp_path / "inner").mkdir()

@@ -11,13 +11,14 @@ from ..events import (
     DeepCopied,
     Materialised,
     MeshCreated,
+    ModuleBuilt,
     OptimizerBuilt,
     Parallelised,
     Sharded,
     WrapperApiUsed,
 )
 from ..findings import Finding, Severity
-from ..trace import Trace, implied
+from ..trace import Trace, implied, together
 from .base import READER, Rule, in_tests
 
 _INSTEAD = {
@@ -42,6 +43,9 @@ class AttachedAfterSharding(Rule):
             sharded = [s for s in trace.before(attached, Sharded) if trace.related(s.module, attached.to)]
             if not sharded or trace.escaped(attached.module) or self._sharded_later(trace, attached):
                 continue
+            both = [b for b in trace.of(ModuleBuilt) if b.module in (attached.module, attached.to)]
+            if not all(together(b, attached) for b in both):
+                continue  # of several models that the program may build, this is another one's
             built = next((o for o in trace.after(attached, OptimizerBuilt) if self._trains(trace, o, attached)), None)
             if built is None:
                 continue

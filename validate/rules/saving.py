@@ -163,7 +163,7 @@ class WrapperPrefixInKeys(Rule):
     clause = 7
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        saves: list[Saved | AsyncSaved | TorchSaved] = [*trace.of(Saved, AsyncSaved)]
+        saves: list[Saved | AsyncSaved | TorchSaved] = list(trace.of(Saved, AsyncSaved))
         if any(trace.of(GroupInitialised, Sharded, AcceleratorUsed)):  # of a program of one process nothing is said
             saves += trace.of(TorchSaved)
         for saved in saves:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..events import (
+    Backward,
     Event,
+    Exited,
     ForwardEntered,
+    GroupDestroyed,
     Materialised,
     OptimizerBuilt,
     Parallelised,
@@ -42,6 +45,8 @@ class TieLost(Rule):
     clause = 3
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        if any(trace.of(Exited, GroupDestroyed)) and not any(trace.of(Backward)):
+            return  # two that begin alike and are not trained stay alike
         used_by: list[tuple[Event, tuple[Ref, ...]]] = [(e, (e.module,)) for e in trace.of(ForwardEntered)]
         used_by += [(built, built.modules) for built in trace.of(OptimizerBuilt)]
         for used, models in used_by:

@@ -81,6 +81,8 @@ def _world_size(call: Call) -> Value:
 def _environment(call: Call) -> Value:
     name = call.constant(0, "key")
     default = call.get(1, "default")
+    if name == "WORLD_SIZE" and call.name.endswith("setdefault") and default is not None:
+        call.walk.store.set(_WORLD_SIZE, default)
     if name in RANKS:
         return call.walk.sym("environment", name, default, rank=True)
     return call.walk.sym("environment", call.get(0, "key"))

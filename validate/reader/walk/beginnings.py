@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ..values import Const, External, Obj, Sym, Value, What, members
 from .contents import of_a_resume, relatives
 from .core import Walk
+from .division import origins
 from .structure import CONTAINERS, WITHOUT_PARAMETERS, descendants
 
 _SEED = (0, "%seed")  # of the generators that weights are drawn by
@@ -70,15 +71,5 @@ def _of_each_rank(walk: Walk, value: Value) -> bool:
     """Whether it is made of the rank in the whole job; ranks of a mesh may share the one that they have in a dim."""
     if not (isinstance(value, Sym) and value.rank):
         return False
-    origins = set(_origins(walk, value))
-    return bool(origins & {"rank", "environment", "spawned rank"}) and "mesh rank" not in origins
-
-
-def _origins(walk: Walk, value: Sym, depth: int = 0) -> Iterator[str]:
-    """What the numbers are that it was computed from, as far as they differ from rank to rank."""
-    parts = walk.parts_of(value.key)
-    inner = [part for part in parts if isinstance(part, Sym) and part.rank]
-    if not inner and parts and isinstance(parts[0], str):
-        yield parts[0]
-    for part in inner if depth < 5 else ():
-        yield from _origins(walk, part, depth + 1)
+    found = set(origins(walk, value))
+    return bool(found & {"rank", "environment", "spawned rank"}) and "mesh rank" not in found

@@ -120,7 +120,7 @@ def _compares_with_none(node: ast.Compare) -> bool:
 def branch(walk: Walk, found: Test, yes: Callable[[], bool], no: Callable[[], bool]) -> bool:
     """Walk what follows a condition that was evaluated; False when neither side comes to its end."""
     if found.sieve:
-        fell = [_attempt(walk, yes), _attempt(walk, no)]
+        fell = [_sieved(walk, found.known_yes, yes), _sieved(walk, found.known_no, no)]
         return any(fell)
     if found.decided is not None:
         for cell, value in found.known_yes if found.decided else found.known_no:
@@ -128,6 +128,18 @@ def branch(walk: Walk, found: Test, yes: Callable[[], bool], no: Callable[[], bo
         return (yes if found.decided else no)()
     walk.fork([(found.yes, found.known_yes, yes), (found.no, found.known_no, no)])
     return True
+
+
+def _sieved(walk: Walk, known: Known, side: Callable[[], bool]) -> bool:
+    """Walk what is done with the elements that a test picks; the variable stands for all of them again afterwards."""
+    before = [walk.store.get(cell) for cell, _ in known]
+    for cell, value in known:
+        walk.store.set(cell, value)
+    falls = _attempt(walk, side)
+    for (cell, picked), whole in zip(known, before, strict=True):
+        if whole is not None and walk.store.get(cell) is picked:
+            walk.store.set(cell, whole)
+    return falls
 
 
 def _attempt(walk: Walk, side: Callable[[], bool]) -> bool:
@@ -346,7 +358,7 @@ def _isinstance(walk: Walk, node: ast.Call) -> Test:
     if found.decided is None and _DTENSOR in wanted:
         walk.doubts.update(step.condition for step in found.yes)
     if found.decided is None and any(isinstance(v, Obj) and v.many for _, v in members(value)):
-        return Test(None, sieve=True)
+        return Test(None, known_yes=found.known_yes, known_no=found.known_no, sieve=True)
     return found
 
 

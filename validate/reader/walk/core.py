@@ -12,16 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from ...events import (
+    AsyncSaved,
     Choice,
     Circumstances,
+    CollectiveCalled,
     Escaped,
     Event,
     Exited,
     Form,
+    GroupCreated,
     GroupInitialised,
+    Loaded,
     Location,
+    MeshCreated,
     OldPathUsed,
     Ref,
+    Saved,
+    Sharded,
     TorchApiUsed,
 )
 from ...trace import Note, Trace
@@ -48,6 +55,7 @@ from ..values import (
     union,
 )
 from .devices import chosen_out_of_sight
+from .division import origins
 from .pairing import Pairing, Pending, Unseen
 
 _WAYS = 8  # on which a fact was established: of more, any will do
@@ -59,6 +67,7 @@ BRANCH_LIMIT = 100  # undecided branches on the way to one place; a training pro
 DEPTH_LIMIT = 30  # calls within calls
 REPEAT_LIMIT = 4  # walks of a long function in which nothing happens
 
+_OF_GROUPS = (GroupInitialised, GroupCreated, MeshCreated, Sharded, CollectiveCalled)
 _IN_LOOP, _OUTSIDE = Circumstances(loop=True), Circumstances()
 
 N = TypeVar("N", bound=ast.AST)
@@ -711,6 +720,7 @@ class Walk:
         """All that was seen, without the escapes of objects that no other event mentions."""
         paths = Pairing(self, self._pending).paths
         events = []
+        alone = not any(isinstance(p.event, _OF_GROUPS) for p in self._pending)
         mentioned = {ref.id for p in self._pending if not isinstance(p.event, Escaped) for ref in _refs(p.event)}
         known: dict[tuple[int, bool], Circumstances] = {}  # of what lies on the very same path
         for pending, path in zip(self._pending, paths, strict=True):
@@ -723,13 +733,23 @@ class Walk:
             if isinstance(event, GroupInitialised) and chosen_out_of_sight(self, pending.path):
                 event = dataclasses.replace(event, device_bound=True)
             when = known[key]
+            if alone and isinstance(event, Saved | AsyncSaved | Loaded) and self._by_environment(path):
+                when = dataclasses.replace(when, only=None)  # where no group was made, DCP works in one process alone
             if when.only is not None and pending.asked is not None:
                 when = dataclasses.replace(when, asked=pending.asked)
             events.append(dataclasses.replace(event, when=when, **self._renamed(event)))
         return Trace("reader", tuple(events), self._holders_of(mentioned), tuple(self._notes), ended)
 
+    def _by_environment(self, path: Path) -> bool:
+        """Whether the ranks are told by variables of their environment, which are there without a process group."""
+        conditions = (Sym(step.condition, rank=True) for step in path if step.ranks)
+        return all(set(origins(self, condition)) == {"environment"} for condition in conditions)
+
     def _circumstances(self, path: Path, when: Circumstances) -> Circumstances:
-        only = " and ".join(dict.fromkeys(s.ranks for s in path if s.ranks)) or None
+        from .conditions import is_alone
+
+        of_ranks = dict.fromkeys(s.ranks for s in path if s.ranks)
+        only = " and ".join(of_ranks) if of_ranks and not is_alone(self, path) else None
         choices = tuple(Choice(s.condition, s.taken, s.question) for s in self._needed(path) if s.ranks is None)
         return dataclasses.replace(when, only=only, path=choices)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ...events import DividedByRank
@@ -38,6 +38,16 @@ def differs(walk: Walk, value: Value) -> bool:
     """Whether a value differs from rank to rank, or is what a library made of one that does."""
     of_what_does = isinstance(value, Obj) and any(walk.fact(outer, "of rank") for outer in value.found_in())
     return of_what_does or of_rank(value)
+
+
+def origins(walk: Walk, value: Sym, depth: int = 0) -> Iterator[str]:
+    """What the numbers are that it was computed from, as far as they differ from rank to rank."""
+    parts = walk.parts_of(value.key)
+    inner = [part for part in parts if isinstance(part, Sym) and part.rank]
+    if not inner and parts and isinstance(parts[0], str):
+        yield parts[0]
+    for part in inner if depth < 5 else ():
+        yield from origins(walk, part, depth + 1)
 
 
 def within_machine(walk: Walk, value: Value) -> bool:

@@ -54,9 +54,9 @@ def iterate(walk: Walk, value: Value) -> Iteration:
     if isinstance(value, Tuple):
         return _limited(value.items, exact=True)
     if isinstance(value, Union):
-        found = [iterate(walk, v) for _, v in members(value)]
-        every = [((), v) for f in found for v in f.values]
-        return Iteration([union(every)] if every else [], not every, any(f.collection for f in found))
+        found = [(path, iterate(walk, v)) for path, v in members(value)]
+        every = [(path, v) for path, f in found for v in f.values]
+        return Iteration([union(every)] if every else [], not every, any(f.collection for _, f in found))
     if isinstance(value, Tensors):
         return Iteration([value], False, True)
     if isinstance(value, Obj):
