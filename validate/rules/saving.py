@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..events import (
-    AcceleratorUsed,
     AsyncSaved,
     Backward,
     Compiled,
@@ -164,7 +163,7 @@ class WrapperPrefixInKeys(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         saves: list[Saved | AsyncSaved | TorchSaved] = list(trace.of(Saved, AsyncSaved))
-        if any(trace.of(GroupInitialised, Sharded, AcceleratorUsed)):  # of a program of one process nothing is said
+        if any(trace.of(GroupInitialised, Sharded)):  # of a program of one process nothing is said
             saves += trace.of(TorchSaved)
         for saved in saves:
             entry = next((e for e in saved.entries or () if e.prefix is not None), None)

@@ -34,7 +34,7 @@ from ..values import (
     union,
     without_ranks,
 )
-from . import calls, division, filled, masked, unequal
+from . import calls, division, filled, made, masked, unequal
 from .assignment import assign
 from .conditions import FLIPPED, test, truth
 from .core import Walk, expression
@@ -70,6 +70,8 @@ def _name(walk: Walk, node: ast.Name) -> Value:
         if (value := walk.store.get(cell)) is not None:
             if cell in walk.outdated:
                 filled.variable_read(walk, cell, node)
+            if value == NONE and made.set_elsewhere(walk, scope, node.id):
+                return walk.sym("set elsewhere", scope, node.id)
             return value
         scope = walk.scopes[scope]
     if hasattr(builtins, node.id):

@@ -19,6 +19,28 @@ if TYPE_CHECKING:
 _MADE = "%made"
 
 
+def set_elsewhere(walk: Walk, scope: int, name: str) -> bool:
+    """Whether a variable of a module is None just until one of its functions gives it something.
+
+    A function that asks what it holds is not meant: it may be the one that does.
+    """
+    function = walk.frame.function
+    if function is None or walk.scopes[scope] is not None:
+        return False
+    return name in _given_by_functions(walk.frame.file.tree) and name not in _asked_for(function.node)
+
+
+@functools.lru_cache(maxsize=512)
+def _given_by_functions(tree: ast.Module) -> frozenset[str]:
+    return frozenset(name for part in nodes(tree) if isinstance(part, ast.Global) for name in part.names)
+
+
+@functools.lru_cache(maxsize=4096)
+def _asked_for(function: ast.AST) -> frozenset[str]:
+    tests = (part.test for part in nodes(function) if isinstance(part, ast.If | ast.IfExp | ast.While))
+    return frozenset(part.id for test in tests for part in nodes(test) if isinstance(part, ast.Name))
+
+
 @functools.lru_cache(maxsize=4096)
 def lazily(node: ast.If) -> ast.Name | ast.Attribute | None:
     """The variable or attribute that is asked whether it is None, and given something where it is."""

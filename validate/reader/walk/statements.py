@@ -28,7 +28,7 @@ from ..values import (
 )
 from . import calls, filled, made, masked, unequal
 from .assignment import assign, extend
-from .conditions import branch, test
+from .conditions import branch, is_alone, test
 from .contexts import context_manager, enter_context
 from .core import End, Loop, Stop, Walk, statement
 from .counting import training_loop
@@ -247,6 +247,8 @@ def _assert(walk: Walk, node: ast.Assert) -> bool:
     found = test(walk, node.test)
     for cell, value in found.known_yes:
         walk.store.set(cell, value)
+    if found.decided is None and is_alone(walk, found.yes):
+        walk.path += found.yes  # what follows is for one process
     return True
 
 
