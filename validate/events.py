@@ -694,6 +694,13 @@ class OptimizerBuilt(Event):
 
 
 @record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ParametersExchanged(Event):
+    """An optimizer is given other parameters: `group["params"] = ...` (reader). None where it is not known which."""
+
+    optimizer: Ref | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SchedulerBuilt(Event):
     """A learning-rate scheduler over an optimizer."""
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..events import (
+    Backward,
     CollectiveCalled,
+    Exited,
     ForwardEntered,
+    GroupDestroyed,
     Materialised,
     MeshCreated,
     ModuleBuilt,
@@ -122,6 +125,8 @@ class RanksStartDifferent(Rule):
     clause = 3
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        if trace.origin == READER and any(trace.of(Exited, GroupDestroyed)) and not any(trace.of(Backward)):
+            return  # nothing is trained: what is evaluated was given weights somewhere
         for entered in trace.of(ForwardEntered):
             model = entered.module
             if entered.alike is not False or trace.escaped(model):

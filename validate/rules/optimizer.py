@@ -10,6 +10,7 @@ from ..events import (
     Event,
     ForwardEntered,
     OptimizerBuilt,
+    ParametersExchanged,
     Ref,
     Resharded,
     Sharded,
@@ -40,6 +41,8 @@ class OptimizerBeforeSharding(Rule):
                 )
                 if sharded is None or self._given_up(trace, built, sharded):
                     continue
+                if any(e.optimizer in (None, built.optimizer) for e in trace.after(sharded, ParametersExchanged)):
+                    continue  # for those that it replaced
                 message = (
                     f"{built.cls} is built over the parameters of `{module.name}` before fully_shard replaces them: "
                     "it steps dead parameters and nothing trains. Build the optimizer after the last fully_shard."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...events import EpochSet
+from ...events import EpochSet, ParametersExchanged
 from ..values import (
     Class,
     Const,
@@ -152,6 +152,8 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
 
         environment_set(walk, key, value, node)
     contents.fill(walk, outer)
+    if single(key) == "params":
+        _exchange(walk, outer, node)
     if not isinstance(outer, Obj):
         return
     content = walk.content(outer)
@@ -171,6 +173,14 @@ def set_item(walk: Walk, outer: Value, key: Value, value: Value, node: ast.AST) 
         escape_one(walk, node, value)
     elif outer.what is What.INSTANCE and (method := find_method(walk, outer, "__setitem__")) is not None:
         call_value(walk, method, Call(walk, node, [key, value], {}))
+
+
+def _exchange(walk: Walk, group: Value, node: ast.AST) -> None:
+    """`group["params"] = ...`, where the group was found in the `param_groups` of an optimizer, or what may be one."""
+    around = list(group.found_in()) if isinstance(group, Obj) else []
+    if any(o.parent is not None and o.parent[1] == "param_groups" for o in around):
+        known = next((o for o in around if walk.what(o) is What.OPTIMIZER), None)
+        walk.emit(ParametersExchanged, node, optimizer=walk.ref(known) if known is not None else None)
 
 
 def extend(walk: Walk, target: Obj, found: Iteration) -> None:
