@@ -54,6 +54,16 @@ def test_every_rule_of_the_reader_has_a_fixture() -> None:
     assert {path.name[:5] for path in FIXTURES.glob("*.py")} == {r.code for r in RULES if READER in r.seen_by}
 
 
+@pytest.mark.parametrize("code", ["FS202", "FS206", "FS218", "FS412"])
+def test_a_file_of_tests_is_not_blamed_for_what_training_for_real_would_suffer_from(code: str, tmp_path: Path) -> None:
+    text = (FIXTURES / f"{code}.py").read_text()
+    for name in ("train.py", "test_train.py", "tests/train.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        assert (code in {c for _, c in found(path)}) is (name == "train.py")
+
+
 def test_fixtures_that_expect_nothing_fail(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no fixture"):
         check_folder(tmp_path)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..events import Backward, Cast, OptimizerBuilt, Ref, Sharded
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import Rule
+from .base import Rule, in_tests
 
 _LOW = {"bfloat16", "float16"}
 _POLICY = "fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))"
@@ -45,7 +45,7 @@ class LowPrecisionMasters(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for built in trace.of(OptimizerBuilt):
-            if built.dtype not in _LOW or built.cls not in ("Adam", "AdamW"):
+            if built.dtype not in _LOW or built.cls not in ("Adam", "AdamW") or in_tests(built):
                 continue
             sharded = [s for s in trace.of(Sharded) if any(trace.related(s.module, m) for m in built.modules)]
             casts = [
@@ -74,7 +74,7 @@ class ReductionInLowPrecision(Rule):
         low = [s for s in trace.of(Sharded) if s.precision and s.precision.param in _LOW and not s.precision.reduce]
         for sharded in low:
             module = sharded.module
-            if any(trace.inside(module, other.module) for other in low):
+            if in_tests(sharded) or any(trace.inside(module, other.module) for other in low):
                 continue  # the root's finding is that of its blocks
             built = trace.after(sharded, OptimizerBuilt)
             if not any(trace.related(module, m) for b in built for m in b.modules):

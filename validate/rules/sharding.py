@@ -19,7 +19,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import READER, Rule, concluded, listed
+from .base import READER, Rule, concluded, in_tests, listed
 
 
 class RootNotSharded(Rule):
@@ -65,7 +65,7 @@ class RootOnlySharded(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         every = list(trace.of(Sharded))
         for root in every:
-            if root.blocks is not True or trace.escaped(root.module):
+            if root.blocks is not True or trace.escaped(root.module) or in_tests(root):
                 continue
             if any(self._may_lie_inside(trace, s.module, root.module) for s in every if s.module != root.module):
                 continue
