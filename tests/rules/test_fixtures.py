@@ -54,7 +54,7 @@ def test_every_rule_of_the_reader_has_a_fixture() -> None:
     assert {path.name[:5] for path in FIXTURES.glob("*.py")} == {r.code for r in RULES if READER in r.seen_by}
 
 
-@pytest.mark.parametrize("code", ["FS202", "FS206", "FS218", "FS412"])
+@pytest.mark.parametrize("code", ["FS202", "FS206", "FS218", "FS412", "FS602", "FS609", "FS901"])
 def test_a_file_of_tests_is_not_blamed_for_what_training_for_real_would_suffer_from(code: str, tmp_path: Path) -> None:
     text = (FIXTURES / f"{code}.py").read_text()
     for name in ("train.py", "test_train.py", "tests/train.py"):

@@ -19,7 +19,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace
-from .base import READER, Rule, has_state, named, unsharded
+from .base import READER, Rule, has_state, in_tests, named, unsharded
 
 OFTEN = 3  # steps after which all weights are gathered, for that to be a habit
 # Those of torch.optim whose update depends on how many steps they took.
@@ -39,6 +39,8 @@ class FullStateOnEveryRank(Rule):
             return
         for taken in trace.of(StateTaken):
             if taken.full is not True or taken.offload is not False or not taken.of or unsharded(trace, taken):
+                continue
+            if in_tests(taken):
                 continue
             if any(applied.state == taken.state for applied in trace.after(taken, StateApplied)):
                 continue  # each rank gives what it has to a model

@@ -22,7 +22,7 @@ from ..events import (
 )
 from ..findings import Finding, Severity
 from ..trace import Trace, implied
-from .base import READER, Rule, eager, quoted, stepped
+from .base import READER, Rule, eager, in_tests, quoted, stepped
 
 
 class TorchSaveOfShards(Rule):
@@ -60,7 +60,7 @@ class FullStateThroughDcp(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for saved in trace.of(Saved, AsyncSaved):
             full = [e for e in saved.entries or () if e.form is Form.FULL]
-            if not full:
+            if not full or in_tests(saved):
                 continue
             message = (
                 f"{quoted(full)} is gathered to whole tensors before DCP writes it, which costs the memory and the "
