@@ -2,7 +2,7 @@
 
 A program that gives torch a name of its own (`fsdp.fully_shard = ...`) may use it; keys that another program of the
 project reads with `_orig_mod.` in mind are no surprise to it; a file of a name under which another one saves is not
-somebody else's.
+somebody else's, nor need a file be that the program does not name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ def _answered(finding: Finding, file: str, contents: Sequence[tuple[str, bytes]]
         return any(_PREFIX in content for name, content in contents if name not in (file, finding.at.file))
     if finding.code == "FS903":
         here = next((content for name, content in contents if name == finding.at.file), b"")
+        others = [content for name, content in contents if name != finding.at.file and b"torch.save(" in content]
         loaded = _NAMED.match(finding.message)
-        names = _file_names(here) if loaded is None else _file_names(b"'%s'" % loaded[1].encode())
-        others = (content for name, content in contents if name != finding.at.file and b"torch.save(" in content)
+        names = _file_names(here if loaded is None else b"'%s'" % loaded[1].encode())
+        if loaded is None and not names:
+            return bool(others)  # it may be any of theirs
         return any(not names.isdisjoint(_file_names(content)) for content in others)
     return False
 

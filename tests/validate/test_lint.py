@@ -211,3 +211,13 @@ def test_a_file_that_another_program_saves_is_nobody_elses(saved: str | None, co
     if saved is not None:
         (tmp_path / "train.py").write_text(f"import torch\n\n\ndef save(state, folder, rank, step):\n    {saved}\n")
     assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == codes
+
+
+def test_a_file_without_a_name_may_be_one_that_another_program_saves(tmp_path: Path) -> None:
+    (tmp_path / "evaluate.py").write_text(
+        "import sys\nimport torch\nimport torch.distributed.checkpoint as dcp\n"
+        "torch.load(sys.argv[1], weights_only=False)\n"
+    )
+    assert [f["code"] for f in fsdp2_json("lint", ".", cwd=tmp_path)["findings"]] == ["FS903"]
+    (tmp_path / "train.py").write_text("import torch\n\n\ndef save(state, path):\n    torch.save(state, path)\n")
+    assert fsdp2_json("lint", ".", cwd=tmp_path)["findings"] == []
