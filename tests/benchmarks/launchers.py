@@ -1,7 +1,7 @@
 """The seconds that `validate` takes by the warm launcher and by torchrun, which come to the same verdicts.
 
-Every kind of mesh with every asynchronous mode, and scripts that were written by hand, right and wrong. One warm parent
-serves them all, as it does in the tests. Fails where a verdict differs.
+Every kind of mesh with every asynchronous mode, and scripts that were written by hand, right and wrong, their proofs
+given as `validate` gives them. One warm parent serves them all, as it does in the tests. Fails where a verdict differs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from .ranks import ROOT, row
 
 from pytorch_fsdp2_dcp.validate import header  # isort: skip
-from pytorch_fsdp2_dcp.validate.errors import UserError  # isort: skip
 from pytorch_fsdp2_dcp.validate.launch import launcher  # isort: skip
 from pytorch_fsdp2_dcp.validate.launch.job import Launcher  # isort: skip
 from pytorch_fsdp2_dcp.validate.proofs import PROOFS  # isort: skip
 from pytorch_fsdp2_dcp.validate.proofs.bench import Bench, Subject  # isort: skip
+from pytorch_fsdp2_dcp.validate.proofs.lanes import give  # isort: skip
 
 PROVED = {"trace", "resume", "reshard"}
 GENERATED = [
@@ -48,17 +48,10 @@ def verdicts(script: Path, ranks: int, run: Launcher) -> list[tuple[Any, ...]]:
         )
         bench = Bench(subject, run, Path(scratch))
         found: list[tuple[Any, ...]] = []
-        for proof in PROOFS:
-            if proof.name not in PROVED:
-                continue
-            try:
-                verdict = proof.prove(bench)
-            except UserError as error:
-                found.append((proof.name, "skip", str(error)))
-                continue
+        for verdict, _ in give([proof for proof in PROOFS if proof.name in PROVED], bench):
             codes = sorted((finding.code, finding.at.line) for finding in verdict.findings)
-            found.append((proof.name, verdict.status, verdict.reason, codes))
-    return found
+            found.append((verdict.name, verdict.status, verdict.reason, codes))
+        return found
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from ..events import (
     Stepped,
 )
 from ..findings import Finding, Severity
-from ..trace import Trace
+from ..trace import Trace, together
 from .base import PROBE, Rule
 
 # Optimizers that take one gradient a step, and nothing from the program between two.
@@ -93,6 +93,8 @@ class AccumulationNotDivided(Rule):
         for backward, entered in accumulated(trace):
             if backward.averaged is not True or trace.escaped(entered.module):
                 continue
+            if any(other.averaged is not True and not together(other, backward) for other in trace.of(Backward)):
+                continue  # divided where there is more than one: `if steps > 1: loss = loss / steps`
             stepped = next(trace.after(backward, Stepped))
             message = (
                 "gradients are added up over micro-batches, each loss is the mean over its own, and nothing divides by "

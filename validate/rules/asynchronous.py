@@ -68,7 +68,8 @@ class AsyncSavesOverlap(Rule):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for second in trace.of(AsyncSaved):
-            earlier = list(trace.before(second, AsyncSaved))
+            before = trace.before(second, AsyncSaved)
+            earlier = [e for e in before if together(e, second) and not (e.once and second.when.loop)]
             if not earlier:
                 continue
             first = earlier[-1]

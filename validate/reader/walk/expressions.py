@@ -218,6 +218,8 @@ def binary(walk: Walk, op: ast.operator, left: Value, right: Value) -> Value:
     if _computable(op, left, right) and isinstance(left, Const) and isinstance(right, Const):
         with contextlib.suppress(TypeError, ValueError, ArithmeticError):
             return Const(_BINARY[type(op)](left.value, right.value))
+    if isinstance(op, ast.Mod) and isinstance(left, Sym) and right == Const(1):
+        return Const(0)  # each round is one: `(step + 1) % accumulation_steps == 0`
     if isinstance(op, ast.Add) and isinstance(left, Tuple) and isinstance(right, Tuple):
         return Tuple(left.items + right.items)
     if isinstance(op, ast.Add | ast.BitOr) and isinstance(left, Obj) and isinstance(right, Obj):
