@@ -54,11 +54,28 @@ def _ways(events: Iterable[Event]) -> list[set[Choice]]:
 
     A call of one of several optimizers is as many events, each where it is that one: what they share is on the call.
     """
-    places: dict[tuple[type[Event], Location], set[Choice]] = {}
+    places: dict[tuple[type[Event], Location], tuple[Choice, ...]] = {}
     for event in events:
-        known = places.setdefault((type(event), event.at), {*event.when.path})
-        known.intersection_update(event.when.path)
-    return list(places.values())
+        known = places.setdefault((type(event), event.at), event.when.path)
+        places[type(event), event.at] = tuple(choice for choice in known if choice in event.when.path)
+    paths = list(places.values())
+    return [{*path} - _parts(path, paths) for path in paths]
+
+
+def _parts(path: tuple[Choice, ...], others: Sequence[tuple[Choice, ...]]) -> set[Choice]:
+    """The parts of a condition of several that are on the path beside the whole: `not a` and `not b` of `a or b`.
+
+    Where another way has the opposite of the whole, they are what this one has before the whole and that one has not.
+    """
+    found: set[Choice] = set()
+    for other in others:
+        apart = next((i for i, (one, two) in enumerate(zip(path, other, strict=False)) if one != two), None)
+        if apart is None:
+            continue
+        whole = Choice(other[apart].condition, not other[apart].taken)
+        if whole in path[apart:]:
+            found.update(path[apart : path.index(whole)])
+    return found
 
 
 _CONDITIONS = 8  # that are looked at together

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..events import Backward, Cast, OptimizerBuilt, Ref, Sharded
+from ..events import Backward, Cast, OptimizerBuilt, Ref, Sharded, Stepped
 from ..findings import Finding, Severity
-from ..trace import Trace, implied
+from ..trace import Trace, implied, together
 from .base import Rule, in_tests
 
 _LOW = {"bfloat16", "float16"}
@@ -28,11 +28,20 @@ class CastAfterSharding(Rule):
                 continue
             if not any(trace.related(m, cast.module) for m in _trained(trace, cast)):
                 continue
+            if self._is_done(trace, cast):
+                continue
             message = (
                 f"`{cast.module.name}` is cast to {cast.dtype} after fully_shard, which casts the sharded parameters "
                 f"that the optimizer steps: small updates round to nothing. Keep them in float32 and pass {_POLICY}."
             )
             yield self.finding(cast, message, (sharded, "sharded here, earlier"))
+
+    def _is_done(self, trace: Trace, cast: Cast) -> bool:
+        """Whether what is cast was trained before and is not any more: it is exported, or evaluated."""
+        built = (o for o in trace.of(OptimizerBuilt) if any(trace.related(m, cast.module) for m in o.modules))
+        optimizers = {o.optimizer for o in built}
+        orders = [stepped.order for stepped in trace.of(Stepped) if stepped.optimizer in optimizers]
+        return bool(orders) and max(orders) < cast.order
 
 
 class LowPrecisionMasters(Rule):
@@ -48,13 +57,16 @@ class LowPrecisionMasters(Rule):
             if built.dtype not in _LOW or built.cls not in ("Adam", "AdamW") or in_tests(built):
                 continue
             sharded = [s for s in trace.of(Sharded) if any(trace.related(s.module, m) for m in built.modules)]
-            casts = [
+            every = [
                 c
-                for c in trace.before(built, Cast)
+                for c in trace.of(Cast)
                 if c.dtype == built.dtype and any(trace.related(c.module, m) for m in built.modules)
             ]
+            casts = [c for c in every if c.order < built.order and together(c, built)]
             if not sharded or any(_sharded_before(trace, cast) for cast in casts):
                 continue
+            if every and not casts and every[0].order < built.order:
+                continue  # one way of the program trains, the other casts
             message = (
                 f"{built.cls} steps sharded parameters that are kept in {built.dtype}, and keeps its moments in it: "
                 f"updates that are small against a weight round to nothing. Keep them in float32 and pass {_POLICY}."
